@@ -1,0 +1,3 @@
+"""What users write with: steps, workflows, their context, handles of runs, hooks."""
+
+from __future__ import annotations

@@ -1,0 +1,231 @@
+"""`wf` and `this_step`: the running workflow and the running step, as their own code sees them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import time
+import uuid
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.api import calls
+from holdfast.api.hooks import ask_hook
+from holdfast.core.context import StepContext, current_step
+from holdfast.core.execution import Execution
+from holdfast.core.loop import running, wait_plainly
+from holdfast.durations import Duration, to_us
+from holdfast.errors import ContinueAsNew, WrongContextError
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowIdentity:
+    workflow_id: str
+    workflow_type: str
+    parent_workflow_id: str | None
+    root_workflow_id: str
+
+
+class _Scratch:
+    """Stands in for a run where there is none, so that plain calls in unit tests work."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, Any] = {}
+        self.id = str(uuid.uuid4())
+
+
+_scratch: ContextVar[_Scratch | None] = ContextVar("holdfast_scratch", default=None)
+
+
+def _plain() -> _Scratch:
+    scratch = _scratch.get()
+    if scratch is None:
+        scratch = _Scratch()
+        _scratch.set(scratch)
+    return scratch
+
+
+def current_execution() -> Execution | None:
+    loop = running()
+    return None if loop is None else loop.execution
+
+
+def _where(name: str) -> Execution | StepContext | None:
+    """What `wf.name` refers to here."""
+    return current_execution() or current_step.get()
+
+
+def _only_workflow(name: str) -> NoReturn:
+    raise WrongContextError(
+        f"wf.{name} is for workflow code, which is replayed; in a step use the ordinary Python way, or pass the value in"
+    )
+
+
+class WorkflowContext:
+    """The running workflow. In a step, `identity`, `set_data` and `get_data` work; outside a run everything works
+    on a throw-away context."""
+
+    @property
+    def identity(self) -> WorkflowIdentity:
+        here = _where("identity")
+        if isinstance(here, StepContext):
+            a = here.attempt
+            return WorkflowIdentity(a.run_id, a.workflow, a.parent_id, a.root_id)
+        if here is None:
+            return WorkflowIdentity(_plain().id, "", None, _plain().id)
+        return WorkflowIdentity(here.run_id, here.program.name, here.parent_id, here.root_id)
+
+    def set_data(self, key: str, value: object) -> None:
+        """Keep a value with the run. In a step it arrives with the step's outcome."""
+        here = _where("set_data")
+        if type(key) is not str or not key:
+            raise WrongContextError(f"wf.set_data: the key is {key!r}; give a text that isn't empty")
+        if here is None:
+            _plain().data[key] = value
+        elif isinstance(here, StepContext):
+            here.touch()
+            here.writes[key] = Raw(here.codec.encode(value, f"data {key!r}"))
+        else:
+            here.set_data(key, Raw(here.codec.encode(value, f"data {key!r}")))
+
+    def get_data(self, key: str, default: Any = None) -> Any:
+        """What was kept under `key` up to this point."""
+        here = _where("get_data")
+        if here is None:
+            return _plain().data.get(key, default)
+        raw = here.data.get(key)
+        if isinstance(here, StepContext):
+            raw = here.writes.get(key, raw)
+        return default if raw is None else here.codec.decode(raw)
+
+    def uuid(self) -> uuid.UUID:
+        """A random UUID that is the same on every replay."""
+        here = _where("uuid")
+        if isinstance(here, StepContext):
+            _only_workflow("uuid()")
+        return uuid.uuid4() if here is None else here.uuid()
+
+    def random(self) -> float:
+        """A random number in [0, 1) that is the same on every replay."""
+        here = _where("random")
+        if isinstance(here, StepContext):
+            _only_workflow("random()")
+        return random.random() if here is None else here.random()
+
+    def utc_now(self) -> dt.datetime:
+        """The time, the same on every replay."""
+        here = _where("utc_now")
+        if isinstance(here, StepContext):
+            _only_workflow("utc_now()")
+        if here is None:
+            return dt.datetime.now(dt.UTC)
+        return _EPOCH + dt.timedelta(microseconds=here.read_time())
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt of the whole workflow this is, from 1."""
+        here = _where("attempt")
+        if isinstance(here, StepContext):
+            _only_workflow("attempt")
+        return 1 if here is None else here.attempt
+
+    @property
+    def scheduled_at(self) -> dt.datetime | None:
+        """The tick that started this run, if a schedule did."""
+        here = _where("scheduled_at")
+        if isinstance(here, StepContext):
+            _only_workflow("scheduled_at")
+        if here is None or here.scheduled_at is None:
+            return None
+        return _EPOCH + dt.timedelta(microseconds=here.scheduled_at)
+
+    def patched(self, change: str) -> bool:
+        """Whether this run goes the new way of a changed workflow: runs that were past this point do not."""
+        here = _where("patched")
+        if isinstance(here, StepContext):
+            _only_workflow("patched()")
+        return True if here is None else here.patched(change)
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """End this history and begin again under the same id, with these arguments."""
+        here = _where("continue_as_new")
+        if not isinstance(here, Execution):
+            raise WrongContextError("wf.continue_as_new() is for workflow code in a run; here, call the function again")
+        raise ContinueAsNew(args, kwargs)
+
+    def sleep(self, duration: Duration) -> None:
+        """The plain-call form of `await sleep(...)`."""
+        here = _where("sleep")
+        us = to_us(duration, "sleep")
+        if isinstance(here, Execution):
+            wait_plainly(here.loop.sleep(us))
+        else:
+            time.sleep(us / 1_000_000)
+
+    def hook(self, name: str, *, timeout: Duration | None = None, key: str | None = None) -> Any:
+        """The plain-call form of `await hook(...)`."""
+        return calls.wait(ask_hook(name, timeout, key, None))
+
+    def wait(self, awaitable: Any) -> Any:
+        """Wait in a plain call for anything that can be awaited."""
+        return calls.wait(awaitable)
+
+
+class RunningStep:
+    """The running step."""
+
+    @property
+    def _context(self) -> StepContext:
+        context = current_step.get()
+        if context is None:
+            raise WrongContextError("this_step is for the code of a step that runs in a workflow")
+        return context
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        context = current_step.get()
+        return 1 if context is None else context.attempt.number
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this step, and for no other step: give it to whoever you call."""
+        context = current_step.get()
+        return _plain().id if context is None else context.attempt.idempotency_key
+
+    def checkpoint(self, value: object) -> None:
+        """Keep a value for the next attempt, should this one fail or its worker die."""
+        context = current_step.get()
+        if context is None:
+            _plain().data["checkpoint"] = value
+            return
+        context.touch()
+        encoded = context.codec.encode(value, f"the checkpoint of step {context.attempt.step!r}")
+        context.checkpoint = encoded
+        context.report("checkpoint", encoded)
+
+    @property
+    def last_checkpoint(self) -> Any:
+        """What the last attempt kept, None if nothing."""
+        context = current_step.get()
+        if context is None:
+            return _plain().data.get("checkpoint")
+        return None if context.checkpoint is None else context.codec.decode(context.checkpoint)
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Show how far it is. Also a sign of life for `stall_timeout`, and where a plain step is cancelled."""
+        context = current_step.get()
+        if context is None:
+            return
+        context.touch()
+        context.report("progress", msgspec.json.encode({"done": done, "total": total, "note": note}))
+
+
+wf = WorkflowContext()
+this_step = RunningStep()

@@ -1,0 +1,341 @@
+"""`Step[P, R]` and `Workflow[P, R]`: decorated functions that are called exactly as before.
+
+In a workflow a call is recorded and may wait; anywhere else it is a plain call.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import datetime as dt
+import functools
+import inspect
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
+
+from msgspec import Raw
+
+from holdfast.api.calls import Call, ChildRun, StepFuture
+from holdfast.api.handles import Run
+from holdfast.codec import Codec
+from holdfast.core.context import current_step
+from holdfast.core.definitions import StepDefinition, WorkflowDefinition
+from holdfast.core.execution import Execution
+from holdfast.core.loop import running, wait_plainly
+from holdfast.durations import Duration, to_us
+from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+IfExists = Literal["return", "error", "restart"]
+OnParentClose = Literal["cancel", "abandon"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """What is said about one run, beside its arguments."""
+
+    id: str | None = None
+    delay: Duration | None = None
+    at: dt.datetime | None = None
+    priority: int = 0
+    timeout: Duration | None = None
+    max_retries: int | None = None
+    queue: str | None = None
+    if_exists: IfExists = "return"
+    on_parent_close: OnParentClose = "cancel"
+
+
+class Starter(Protocol):
+    """What an app does for its functions."""
+
+    name: str
+    codec: Codec
+
+    def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
+
+    def start_from_step(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
+
+
+class _Function(abc.ABC, Generic[P, R]):
+    """What steps and workflows have in common."""
+
+    _what: str
+
+    def __init__(self, app: Starter, definition: StepDefinition | WorkflowDefinition, original: Any) -> None:
+        self._app = app
+        self._definition = definition
+        self._original = original
+        self._signature = inspect.signature(definition.function)
+        kinds = {p.kind for p in self._signature.parameters.values()}
+        simple = kinds <= {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+        self._exact = len(self._signature.parameters) if simple else -1
+        functools.update_wrapper(cast("Any", self), original, updated=())
+
+    @property
+    def name(self) -> str:
+        return self._definition.name
+
+    def __repr__(self) -> str:
+        return f"<{self._what} {self.name!r} of app {self._app.name!r}>"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        raise DefinitionError(
+            f"{self._what} {self.name!r} is defined in a class; define it at the top of a module, so that a worker finds it"
+        )
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
+        """The arguments as they are recorded; wrong ones are refused here, where the call is."""
+        if kwargs or len(args) != self._exact:
+            try:
+                self._signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise ArgumentError(f"{self._what} {self.name}{self._signature}: {error}") from None
+        return Raw(self._app.codec.encode_call(args, kwargs, f"the arguments of {self._what} {self.name!r}"))
+
+    def _execution(self) -> Execution | None:
+        """The run whose code calls, if any does."""
+        loop = running()
+        if loop is None:
+            return None
+        execution: Execution = loop.execution
+        if execution.app != self._app.name:
+            raise WrongContextError(
+                f"{self._what} {self.name!r} belongs to app {self._app.name!r}, but this run to {execution.app!r}; define both "
+                "in one app, or start it from a step"
+            )
+        return execution
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Start a run. It is durable when this returns."""
+        return _Options(self, StartOptions()).start(*args, **kwargs)
+
+    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        return await asyncio.to_thread(self.start, *args, **kwargs)
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Celery's spelling of `start`."""
+        return self.start(*args, **kwargs)
+
+    def apply_async(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any) -> Run[R]:
+        """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id."""
+        renames = {"countdown": "delay", "eta": "at", "task_id": "id"}
+        chosen = replace(StartOptions(), **{renames.get(name, name): value for name, value in options.items()})
+        return cast("Run[R]", _Options(self, chosen).start_with(tuple(args), dict(kwargs or {})))
+
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        delay: Duration | None = None,
+        at: dt.datetime | None = None,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        max_retries: int | None = None,
+        queue: str | None = None,
+        if_exists: IfExists = "return",
+        on_parent_close: OnParentClose = "cancel",
+    ) -> _Options[P, R]:
+        """Say more about one call: `fn.options(id="order-17").start(order)`."""
+        if if_exists not in ("return", "error", "restart"):
+            raise DefinitionError(f"if_exists={if_exists!r}: give 'return', 'error' or 'restart'")
+        if on_parent_close not in ("cancel", "abandon"):
+            raise DefinitionError(f"on_parent_close={on_parent_close!r}: give 'cancel' or 'abandon'")
+        return _Options(
+            self,
+            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close),
+        )
+
+    @abc.abstractmethod
+    def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> StepFuture[R]:
+        """Ask for it, from a workflow's code."""
+
+
+class Step(_Function[P, R]):
+    """A function that does work: retried, timed out, recorded."""
+
+    _what = "step"
+    _definition: StepDefinition
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> StepFuture[R]:
+        """Start it from a workflow without waiting: await the future, or call its `.result()`."""
+        return _Options(self, StartOptions()).submit(*args, **kwargs)
+
+    def _ask(self, execution: Execution, call: Raw, options: StartOptions) -> asyncio.Future[Any]:
+        return execution.ask_step(self.name, call, options=step_overrides(options))
+
+    def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> StepFuture[R]:
+        return StepFuture(self._ask(execution, call, options))
+
+
+class SyncStep(Step[P, R]):
+    """A step made from `def`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        execution = self._execution()
+        if execution is None:
+            return cast("R", self._definition.function(*args, **kwargs))
+        found: R = wait_plainly(self._ask(execution, self._encode(args, kwargs), _DEFAULTS))
+        return found
+
+
+class AsyncStep(Step[P, R]):
+    """A step made from `async def`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        execution = self._execution()
+        if execution is None:
+            return cast("Coroutine[Any, Any, R]", self._definition.function(*args, **kwargs))
+        call = self._encode(args, kwargs)
+        return Call(execution, lambda: self._ask(execution, call, _DEFAULTS), f"step {self.name!r}")
+
+
+class Workflow(_Function[P, R]):
+    """A function that coordinates steps: replayed, so it must be deterministic."""
+
+    _what = "workflow"
+    _definition: WorkflowDefinition
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> ChildRun[R]:
+        """Start a child from a workflow without waiting: await the handle, or call its `.result()`."""
+        return cast("ChildRun[R]", _Options(self, StartOptions()).submit(*args, **kwargs))
+
+    def _child(self, execution: Execution, call: Raw, options: StartOptions, waited: bool) -> ChildRun[R]:
+        child = execution.ask_child(
+            self.name, call, options=child_options(options, self._definition, execution.loop.now), waited=waited,
+            abandon=options.on_parent_close == "abandon",
+        )  # fmt: skip
+        return ChildRun(execution, child)
+
+    def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> ChildRun[R]:
+        return self._child(execution, call, options, waited=True)
+
+    def _refuse_in_step(self) -> None:
+        if current_step.get() is not None:
+            raise WrongContextError(
+                f"workflow {self.name!r} is called in a step; a step starts a workflow with "
+                f"start_child_workflow({self.name}, ...)"
+            )
+
+
+class SyncWorkflow(Workflow[P, R]):
+    """A workflow made from `def`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        execution = self._execution()
+        if execution is None:
+            self._refuse_in_step()
+            return cast("R", self._definition.function(*args, **kwargs))
+        return self._child(execution, self._encode(args, kwargs), _DEFAULTS, waited=True).result()
+
+
+class AsyncWorkflow(Workflow[P, R]):
+    """A workflow made from `async def`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        execution = self._execution()
+        if execution is None:
+            self._refuse_in_step()
+            return cast("Coroutine[Any, Any, R]", self._definition.function(*args, **kwargs))
+        call = self._encode(args, kwargs)
+        return Call(
+            execution,
+            lambda: self._child(execution, call, _DEFAULTS, waited=True)._wait(),
+            f"workflow {self.name!r}",
+        )
+
+
+class _Options(Generic[P, R]):
+    """A function with more said about the next call."""
+
+    def __init__(self, function: _Function[P, R], options: StartOptions) -> None:
+        self._function = function
+        self._options = options
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        return cast("Run[R]", self.start_with(args, kwargs))
+
+    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        return await asyncio.to_thread(self.start, *args, **kwargs)
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Celery's spelling of `start`."""
+        return self.start(*args, **kwargs)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> StepFuture[R]:
+        """Start it from a workflow without waiting."""
+        function = self._function
+        execution = function._execution()
+        if execution is None:
+            raise WrongContextError(f"{function!r}.submit() works in a workflow; elsewhere use .start()")
+        return function._submit(execution, function._encode(args, kwargs), self._options)
+
+    def start_with(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        function = self._function
+        call = function._encode(args, kwargs)
+        execution = function._execution()
+        if execution is not None:
+            if not isinstance(function, Workflow):
+                raise WrongContextError(
+                    f"{function!r}.start() in a workflow: call it, or use .submit(); a run of its own is for outside"
+                )
+            return function._child(execution, call, self._options, waited=False)
+        if current_step.get() is not None:
+            return function._app.start_from_step(function.name, bytes(call), self._options)
+        return function._app.start_run(function.name, bytes(call), self._options)
+
+
+_DEFAULTS = StartOptions()
+
+
+def step_overrides(options: StartOptions) -> dict[str, object]:
+    if options is _DEFAULTS:
+        return {}
+    given = {"timeout": options.timeout, "max_retries": options.max_retries, "queue": options.queue}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def child_options(options: StartOptions, definition: WorkflowDefinition, now: int) -> dict[str, object]:
+    chosen: dict[str, object] = {"durable": definition.options.durable}
+    if options.id is not None:
+        chosen["id"] = options.id
+    if options.delay is not None:
+        chosen["delay"] = to_us(options.delay, "delay")
+    if options.at is not None:
+        chosen["delay"] = max(0, to_epoch(options.at) - now)
+    if options.priority:
+        chosen["priority"] = options.priority
+    if options.timeout is not None:
+        chosen["timeout"] = to_us(options.timeout, "timeout")
+    if options.max_retries is not None:
+        chosen["max_retries"] = options.max_retries
+    return chosen
+
+
+def to_epoch(moment: dt.datetime) -> int:
+    if moment.tzinfo is None:
+        raise ArgumentError(f"at={moment!r} has no time zone; give e.g. datetime(..., tzinfo=timezone.utc)")
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+async def start_child_workflow(
+    workflow: Workflow[..., Any], *args: Any, wait_for_completion: bool = True, **kwargs: Any
+) -> Any:
+    """Start a child from a workflow or a step: its result, or with `wait_for_completion=False` a handle.
+
+    In a workflow waiting holds nothing. In a step it holds the step's worker for as long as the child takes.
+    """
+    if not hasattr(workflow, "_child"):
+        raise ArgumentError(f"start_child_workflow({workflow!r}): give a function decorated with @app.workflow")
+    execution = workflow._execution()
+    call = workflow._encode(args, kwargs)
+    if execution is not None:
+        child = workflow._child(execution, call, _DEFAULTS, waited=wait_for_completion)
+        return await child if wait_for_completion else child
+    if current_step.get() is None:
+        raise WrongContextError(
+            "start_child_workflow() works in workflows and steps; elsewhere use workflow.start(...)"
+        )
+    run = await asyncio.to_thread(workflow._app.start_from_step, workflow.name, bytes(call), _DEFAULTS)
+    return await run.aresult() if wait_for_completion else run

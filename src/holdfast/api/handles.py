@@ -1,0 +1,249 @@
+"""`Run`: a run from the outside. Every method has a twin for async code, with an `a` before its name."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import functools
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.ports import RunRow, Status, StepState
+
+if TYPE_CHECKING:
+    from holdfast.api.client import Client
+
+R = TypeVar("R")
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def moment(us: int | None) -> dt.datetime | None:
+    return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One event of a run's history, decoded. `detail` holds what is particular to its kind."""
+
+    seq: int
+    kind: str
+    at: dt.datetime
+    name: str
+    cmd: str
+    cause: int
+    attempt: int
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """A step or child of a run."""
+
+    name: str
+    state: StepState
+    attempts: int
+    cmd: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    error: BaseException | None
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    retry_at: dt.datetime | None
+    worker: str
+    child_run_id: str
+    reused: bool
+    progress: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusEntry:
+    status: Status
+    at: dt.datetime
+    error: BaseException | None
+    reason: str
+
+
+class Run(Generic[R]):
+    """A run from the outside: ask for its result, look at it, act on it."""
+
+    def __init__(self, client: Client, run_id: str, row: RunRow | None = None) -> None:
+        self._client = client
+        self.id = run_id
+        self._row = row
+
+    child_run_id = property(lambda self: self.id)
+
+    def __repr__(self) -> str:
+        return f"<run {self.id!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.id == self.id and other._client.app == self._client.app
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.aresult().__await__()
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the result; raises the run's own exception if it failed, TimeoutError if it takes too long."""
+        return self._client.result(self.id, timeout)  # type: ignore[no-any-return]
+
+    @property
+    def workflow(self) -> str:
+        return self._fetch().workflow
+
+    @property
+    def status(self) -> Status:
+        return Status(self._fetch().status)
+
+    @property
+    def reason(self) -> str:
+        """Why it is WAITING, PAUSED or STUCK, in words."""
+        return self._fetch().reason
+
+    @property
+    def parent_id(self) -> str | None:
+        return self._fetch().parent_id
+
+    @property
+    def created_at(self) -> dt.datetime:
+        found = moment(self._fetch().created_at)
+        assert found is not None
+        return found
+
+    @property
+    def started_at(self) -> dt.datetime | None:
+        return moment(self._fetch().started_at)
+
+    @property
+    def finished_at(self) -> dt.datetime | None:
+        return moment(self._fetch().finished_at)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the workflow has kept with `wf.set_data`."""
+        return self._client.data(self.id)
+
+    @property
+    def steps(self) -> list[RunStep]:
+        """Its steps and children, in the order they became known."""
+        return self._client.steps(self.id)
+
+    def history(self) -> list[RunEvent]:
+        """Everything that happened, in order."""
+        return self._client.history(self.id)
+
+    def status_history(self) -> list[StatusEntry]:
+        """The statuses it went through, with times and the exceptions that caused them."""
+        return self._client.status_history(self.id)
+
+    def children(self) -> list[Run[Any]]:
+        return self._client.children(self.id)
+
+    def send(self, name: str, payload: object = None, *, key: str | None = None) -> None:
+        """Answer a hook. A payload that comes before the workflow asks is kept, in order."""
+        self._client.send(self.id, name, payload, key or "")
+
+    def cancel(self, reason: str = "") -> None:
+        """Raise CancelledError where the workflow waits; its clean-up may still run steps."""
+        self._client.control(self.id, "cancel", reason)
+
+    def pause(self, reason: str = "") -> None:
+        """Let nothing new begin; what executes ends and is kept."""
+        self._client.control(self.id, "pause", reason)
+
+    def resume(self) -> None:
+        """Go on after `pause`, or after the reason for STUCK was mended."""
+        self._client.resume(self.id)
+
+    def retry(self) -> None:
+        """Try a failed or cancelled run again; what it had completed is kept."""
+        self._client.retry(self.id)
+
+    def fork(
+        self,
+        at: int,
+        *,
+        replace: dict[int, object] | None = None,
+        input: tuple[Any, ...] | None = None,
+        id: str | None = None,
+    ) -> Run[R]:
+        """A new run that shares this one's history up to event `at`, with recorded results or the input replaced.
+
+        Steps under way at that point run anew: `fork_reruns` names them.
+        """
+        return self._client.fork(self.id, at, replace or {}, input, id)
+
+    def fork_reruns(self, at: int) -> list[str]:
+        """The steps and children that a fork at event `at` would execute anew."""
+        return self._client.fork_reruns(self.id, at)
+
+    def delete(self) -> None:
+        """Forget a run that has ended or is held, with its history."""
+        self._client.delete(self.id)
+
+    def _fetch(self) -> RunRow:
+        return self._client.row(self.id)
+
+    # -- the async edge: the same methods, off the caller's loop
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        return await asyncio.to_thread(self.result, timeout)
+
+    async def astatus(self) -> Status:
+        return await asyncio.to_thread(lambda: self.status)
+
+    async def adata(self) -> dict[str, Any]:
+        return await asyncio.to_thread(lambda: self.data)
+
+    async def asteps(self) -> list[RunStep]:
+        return await asyncio.to_thread(lambda: self.steps)
+
+    async def ahistory(self) -> list[RunEvent]:
+        return await asyncio.to_thread(self.history)
+
+    async def astatus_history(self) -> list[StatusEntry]:
+        return await asyncio.to_thread(self.status_history)
+
+    async def achildren(self) -> list[Run[Any]]:
+        return await asyncio.to_thread(self.children)
+
+    async def asend(self, name: str, payload: object = None, *, key: str | None = None) -> None:
+        await asyncio.to_thread(functools.partial(self.send, name, payload, key=key))
+
+    async def acancel(self, reason: str = "") -> None:
+        await asyncio.to_thread(self.cancel, reason)
+
+    async def apause(self, reason: str = "") -> None:
+        await asyncio.to_thread(self.pause, reason)
+
+    async def aresume(self) -> None:
+        await asyncio.to_thread(self.resume)
+
+    async def aretry(self) -> None:
+        await asyncio.to_thread(self.retry)
+
+    async def afork(
+        self,
+        at: int,
+        *,
+        replace: dict[int, object] | None = None,
+        input: tuple[Any, ...] | None = None,
+        id: str | None = None,
+    ) -> Run[R]:
+        return await asyncio.to_thread(functools.partial(self.fork, at, replace=replace, input=input, id=id))
+
+    async def afork_reruns(self, at: int) -> list[str]:
+        return await asyncio.to_thread(self.fork_reruns, at)
+
+    async def adelete(self) -> None:
+        await asyncio.to_thread(self.delete)
+
+
+class RunPage(list[Run[Any]]):
+    """A page of runs, newest first; `cursor` asks for the next one, None at the end."""
+
+    cursor: int | None = None

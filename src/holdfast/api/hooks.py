@@ -1,0 +1,179 @@
+"""Hooks: a workflow waits, someone outside answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from holdfast.api.calls import Call
+from holdfast.codec import Codec
+from holdfast.core.context import current_step
+from holdfast.core.execution import Execution, PendingHook
+from holdfast.core.loop import Future, running
+from holdfast.durations import SECOND, Duration, in_words, to_us
+from holdfast.errors import DecodeError, DefinitionError, HookPayloadError, HookTokenError, WrongContextError
+
+M = TypeVar("M")
+TOKEN_LIFETIME = 30 * 86_400 * SECOND
+
+_models: dict[str, Any] = {}
+
+
+class HookCall(Call[M]):
+    """A hook that was asked for: await it for the payload. `token` is what a link to answer it carries."""
+
+    __slots__ = ("_hook", "_key", "_model", "_name", "_timeout")
+
+    def __init__(self, execution: Execution, name: str, timeout: int | None, key: str, model: Any) -> None:
+        super().__init__(execution, self._open, f"hook {name!r}")
+        self._name = name
+        self._timeout = timeout
+        self._key = key
+        self._model = model
+        self._hook: PendingHook | None = None
+
+    @property
+    def token(self) -> str:
+        """Signed, for this hook alone, good for one answer and until the hook's timeout (else 30 days)."""
+        hook = self._ask()
+        expires = self._execution.loop.now + (self._timeout or TOKEN_LIFETIME)
+        return make_token(
+            self._execution.secret,
+            Token(self._execution.app, self._execution.run_id, self._name, self._key, hook.cmd, expires),
+        )
+
+    def _ask(self) -> PendingHook:
+        if self._hook is None:
+            expires = None if self._timeout is None else self._execution.loop.now + self._timeout
+            self._hook = self._execution.ask_hook(self._name, self._key, expires)
+        return self._hook
+
+    def _open(self) -> Future[Any]:
+        """A future of the decoded payload, or of TimeoutError."""
+        loop, waiting = self._execution.loop, self._ask().future
+        answer: Future[Any] = Future(loop)
+        timer: asyncio.TimerHandle | None = None
+
+        def expire() -> None:
+            if not answer.done():
+                waiting.cancel()
+                what = f"nobody answered hook {self._name!r} within {in_words(self._timeout or 0)}"
+                answer.set_exception(TimeoutError(what))
+
+        def arrived(payload: Any) -> None:
+            if timer is not None:
+                timer.cancel()
+            if answer.done() or payload.cancelled():
+                return
+            try:
+                answer.set_result(self._execution.codec.decode(payload.result(), self._model or Any))
+            except DecodeError as error:
+                answer.set_exception(error)
+
+        def dropped() -> None:
+            waiting.cancel()
+            if timer is not None:
+                timer.cancel()
+
+        answer.on_cancel = dropped
+        if self._timeout is not None and not waiting.done():
+            timer = loop.call_later(self._timeout / 1_000_000, expire)
+        waiting.add_done_callback(arrived)
+        return answer
+
+
+def ask_hook(name: str, timeout: Duration | None, key: str | None, model: Any) -> HookCall[Any]:
+    loop = running()
+    if loop is None:
+        if current_step.get() is not None:
+            raise WrongContextError(
+                f"hook({name!r}) in a step: a step can't wait for an answer; move the hook to the workflow and pass the "
+                "payload to the step"
+            )
+        raise WrongContextError(f"hook({name!r}) works in a run; in a test, use holdfast.testing.TestApp")
+    if not loop.execution.durable:
+        raise WrongContextError(f"hook({name!r}) needs a history, and this workflow has durable=False")
+    if not name:
+        raise DefinitionError(f"hook({name!r}): give the hook a name")
+    us = None if timeout is None else to_us(timeout, "timeout")
+    return HookCall(loop.execution, name, us, key or "", model if model is not None else _models.get(name))
+
+
+def hook(name: str, *, timeout: Duration | None = None, key: str | None = None) -> HookCall[Any]:
+    """Wait until someone sends a payload: `run.send(name, payload)`, `app.send_hook(token, payload)`, or by `key`.
+
+    Raises TimeoutError in the workflow if nobody does within `timeout`.
+    """
+    return ask_hook(name, timeout, key, None)
+
+
+class HookDefinition(Generic[M]):
+    """A hook with a name and a type of payload: `await approval(timeout="2d")`."""
+
+    def __init__(self, name: str, payload: type[M]) -> None:
+        self.name = name
+        self.payload = payload
+
+    def __call__(self, *, timeout: Duration | None = None, key: str | None = None) -> HookCall[M]:
+        return ask_hook(self.name, timeout, key, self.payload)
+
+    def __repr__(self) -> str:
+        return f"<hook {self.name!r} of {self.payload!r}>"
+
+
+def define_hook(name: str, payload: type[M]) -> HookDefinition[M]:
+    """A hook whose payloads are checked against a model when they are sent."""
+    known = _models.get(name)
+    if known is not None and known is not payload and known.__qualname__ != getattr(payload, "__qualname__", None):
+        raise DefinitionError(f"hook {name!r} is defined with payload {known!r} already; use another name")
+    _models[name] = payload
+    return HookDefinition(name, payload)
+
+
+def encode_payload(codec: Codec, name: str, payload: object) -> bytes:
+    """A payload as it is recorded, checked against the hook's model if it has one."""
+    model = _models.get(name)
+    if model is not None and not (isinstance(model, type) and isinstance(payload, model)):
+        try:
+            payload = codec.from_plain(payload, model)
+        except DecodeError as error:
+            raise HookPayloadError(f"hook {name!r} takes {model.__name__}: {error}") from None
+    elif model is not None:
+        codec.types.register(model)
+    return codec.encode(payload, f"the payload of hook {name!r}")
+
+
+class Token(msgspec.Struct, array_like=True):
+    app: str
+    run_id: str
+    name: str
+    key: str
+    cmd: str
+    expires: int
+
+
+def make_token(secret: bytes, token: Token) -> str:
+    body = msgspec.json.encode(token)
+    signature = hmac.new(secret, body, hashlib.sha256).digest()[:16]
+    return base64.urlsafe_b64encode(signature + body).decode().rstrip("=")
+
+
+def read_token(secret: bytes, text: str, app: str, now: int) -> Token:
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        signature, body = data[:16], data[16:]
+        if not hmac.compare_digest(signature, hmac.new(secret, body, hashlib.sha256).digest()[:16]):
+            raise ValueError
+        token = msgspec.json.decode(body, type=Token)
+    except ValueError:
+        raise HookTokenError("this token was altered, or made by another store; ask for a new link") from None
+    if token.app != app:
+        raise HookTokenError(f"this token is for app {token.app!r}, not {app!r}")
+    if token.expires < now:
+        raise HookTokenError(f"this token for hook {token.name!r} has expired; ask for a new link")
+    return token

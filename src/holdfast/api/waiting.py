@@ -1,0 +1,47 @@
+"""`sleep` and `shield`, as workflow code uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any
+
+from holdfast.api.calls import Call
+from holdfast.core.loop import Task, running
+from holdfast.durations import Duration, to_us
+
+
+def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
+    """Wait. In a workflow it is durable and holds nothing; in a step it is an ordinary sleep."""
+    us = to_us(duration, "sleep")
+    loop = running()
+    if loop is None:
+        return asyncio.sleep(us / 1_000_000)
+    return Call(loop.execution, lambda: loop.sleep(us), "sleep")
+
+
+class shield:
+    """`async with shield():` (or `with`): a cancellation waits until the block has ended, for clean-up that must
+    finish."""
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task() if running() is not None else None
+        if isinstance(self._task, Task):
+            self._task.shielded += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        task = self._task
+        if isinstance(task, Task):
+            task.shielded -= 1
+            if not task.shielded and task.deferred_cancel is not None:
+                (message,), task.deferred_cancel = task.deferred_cancel, None
+                task.cancel(message)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, tb)

@@ -1,0 +1,566 @@
+"""`App`: the composition root. It knows the steps and workflows by name, and makes store, notifier, executor and
+engine from a URL when they are first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import hashlib
+import importlib
+import inspect
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from queue import Empty
+from typing import Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
+
+from holdfast import failpoints
+from holdfast.api.client import Client
+from holdfast.api.functions import (
+    AsyncStep,
+    AsyncWorkflow,
+    StartOptions,
+    SyncStep,
+    SyncWorkflow,
+    to_epoch,
+)
+from holdfast.api.handles import Run, RunPage
+from holdfast.codec import Codec
+from holdfast.core.definitions import (
+    Backoff,
+    Errors,
+    RetryDelay,
+    StepDefinition,
+    StepOptions,
+    WorkflowDefinition,
+    WorkflowOptions,
+)
+from holdfast.core.loop import running
+from holdfast.core.registry import add_app
+from holdfast.durations import Duration, to_us
+from holdfast.engine.reactor import Engine, Settings
+from holdfast.errors import (
+    ArgumentError,
+    DefinitionError,
+    DuplicateNameError,
+    StoreUnavailableError,
+    UnknownNameError,
+    WrongContextError,
+)
+from holdfast.executors.local import LocalExecutor
+from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
+from holdfast.stores.doorbell import Doorbell, Intercom
+from holdfast.stores.sqlite import SqliteStore
+
+P = ParamSpec("P")
+R = TypeVar("R")
+D = TypeVar("D", StepDefinition, WorkflowDefinition)
+Pool = Literal["thread", "process"]
+
+
+class SystemClock:
+    """The machine's time."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000
+
+    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: bool) -> Any:
+        if due is not None:
+            timeout = min(timeout, (due - self.now()) / 1_000_000)
+        if timeout <= 0:
+            raise Empty
+        return get(timeout)
+
+
+class App:
+    """An app: a name, a store, and the steps and workflows defined on it.
+
+    `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
+    define more of the app. `version` names the build; without one it is made from the code.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: str | None = None,
+        *,
+        include: Sequence[str] = (),
+        version: str | None = None,
+        codec: Codec | None = None,
+    ) -> None:
+        if type(name) is not str or not name.replace("-", "_").replace(".", "_").isidentifier():
+            raise DefinitionError(f"App({name!r}): a name is made of letters, digits, '-', '_' and '.'")
+        self.name = name
+        self.codec = codec or Codec()
+        self.include = tuple(include)
+        self.version = version
+        self.clock: Clock = SystemClock()
+        self._url = store
+        self._steps: dict[str, StepDefinition] = {}
+        self._workflows: dict[str, WorkflowDefinition] = {}
+        self._store: Store | None = None
+        self._notifier: Notifier | None = None
+        self._lock = threading.RLock()
+        self._included = False
+        add_app(self)
+
+    def __repr__(self) -> str:
+        return f"<App {self.name!r} on {self.store_url}>"
+
+    # -- definitions
+
+    @overload
+    def step(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def step(self, function: Callable[P, R], /) -> SyncStep[P, R]: ...
+    @overload
+    def step(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        max_retries: int = 3,
+        retry_delay: RetryDelay = "fixed",
+        retry_jitter: float | bool = 0.0,
+        retry_max_delay: Duration | None = None,
+        timeout: Duration | None = "60s",
+        stall_timeout: Duration | None = None,
+        retry_for: Sequence[type[BaseException]] | None = None,
+        no_retry_for: Sequence[type[BaseException]] = (),
+        force_local: bool = False,
+        pool: Pool = "thread",
+        max_losses: int = 3,
+        queue: str = "",
+    ) -> StepDecorator: ...
+    def step(self, function: Any = None, /, **options: Any) -> Any:
+        """Make a function a step: work that is retried, timed out and recorded."""
+        if function is not None:
+            return self._define_step(function, None, step_options({}))
+        name = options.pop("name", None)
+        return StepDecorator(self, name, step_options(options))
+
+    @overload
+    def workflow(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def workflow(self, function: Callable[P, R], /) -> SyncWorkflow[P, R]: ...
+    @overload
+    def workflow(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        max_retries: int = 0,
+        retry_delay: RetryDelay = 0,
+        retry_for: Sequence[type[BaseException]] | None = None,
+        timeout: Duration | None = None,
+        durable: bool = True,
+        retain: Duration | None = "30d",
+    ) -> WorkflowDecorator: ...
+    def workflow(self, function: Any = None, /, **options: Any) -> Any:
+        """Make a function a workflow: it coordinates steps, and is replayed."""
+        if function is not None:
+            return self._define_workflow(function, None, workflow_options({}))
+        name = options.pop("name", None)
+        return WorkflowDecorator(self, name, workflow_options(options))
+
+    def _define_step(self, function: Any, name: str | None, options: StepOptions) -> Any:
+        call, is_async = _callable(function, "step")
+        chosen = name or _name_of(function)
+        definition = StepDefinition(
+            chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), _place(function)
+        )
+        self._add(self._steps, definition)
+        return (AsyncStep if is_async else SyncStep)(self, definition, function)
+
+    def _define_workflow(self, function: Any, name: str | None, options: WorkflowOptions) -> Any:
+        call, is_async = _callable(function, "workflow")
+        chosen = name or _name_of(function)
+        definition = WorkflowDefinition(
+            chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), _place(function)
+        )
+        self._add(self._workflows, definition)
+        return (AsyncWorkflow if is_async else SyncWorkflow)(self, definition, function)
+
+    def _add(self, table: dict[str, Any], definition: StepDefinition | WorkflowDefinition) -> None:
+        other = self._steps.get(definition.name) or self._workflows.get(definition.name)
+        if other is not None and not _same_code(other, definition):
+            raise DuplicateNameError(
+                f"app {self.name!r} has a {'step' if definition.name in self._steps else 'workflow'} {definition.name!r} at "
+                f"{other.place}, and another one at {definition.place}; give one of them name='...'"
+            )
+        table[definition.name] = definition
+
+    def find_step(self, name: str) -> StepDefinition:
+        return self._find(self._steps, "step", name)
+
+    def find_workflow(self, name: str) -> WorkflowDefinition:
+        return self._find(self._workflows, "workflow", name)
+
+    def _find(self, table: dict[str, D], what: str, name: str) -> D:
+        self.load()
+        found = table.get(name)
+        if found is None:
+            raise UnknownNameError(
+                f"no {what} named {name!r} in app {self.name!r}; known: {', '.join(sorted(table)) or 'none'}"
+            )
+        return found
+
+    def startable_names(self) -> list[str]:
+        self.load()
+        return [*self._workflows, *self._steps]
+
+    def load(self) -> None:
+        """Import the modules named in `include`."""
+        if not self._included:
+            self._included = True
+            for module in self.include:
+                importlib.import_module(module)
+
+    # -- parts
+
+    @property
+    def store_url(self) -> str:
+        return os.environ.get("HOLDFAST_STORE") or self._url or f"{self.name}.db"
+
+    def use_store(self, url: str) -> None:
+        """Use another store than the one named so far; before anything was done with that."""
+        with self._lock:
+            self.close()
+            self._url = url
+
+    @property
+    def store(self) -> Store:
+        with self._lock:
+            if self._store is None:
+                self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
+            return self._store
+
+    @property
+    def notifier(self) -> Notifier:
+        _ = self.store
+        assert self._notifier is not None
+        return self._notifier
+
+    @property
+    def client(self) -> Client:
+        if running() is not None:
+            raise WrongContextError(
+                f"app {self.name!r} was asked for something in workflow code, which is replayed; ask in a step"
+            )
+        return Client(self, self.store, self.notifier)
+
+    def close(self) -> None:
+        """Let go of the store. It is opened again when it is needed."""
+        with self._lock:
+            if self._notifier is not None:
+                self._notifier.close()
+            if self._store is not None:
+                self._store.close()
+            self._store = self._notifier = None
+
+    # -- runs
+
+    def start(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a workflow or a step by name."""
+        return self.start_run(name, self._encode_by_name(name, args, kwargs), StartOptions())
+
+    async def astart(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
+        return await asyncio.to_thread(self.start, name, *args, **kwargs)
+
+    def _encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        self.load()
+        definition = self._workflows.get(name) or self._steps.get(name)
+        if definition is None:
+            known = ", ".join(sorted(self.startable_names())) or "none"
+            raise UnknownNameError(f"no workflow or step named {name!r} in app {self.name!r}; known: {known}")
+        try:
+            inspect.signature(definition.function).bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"{name}{inspect.signature(definition.function)}: {error}") from None
+        return self.codec.encode_call(args, kwargs, f"the arguments of {name!r}")
+
+    def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
+        return self.client.start(name, call, options)
+
+    def start_from_step(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
+        return self.client.start_from_step(name, call, options)
+
+    def get_run(self, run_id: str) -> Run[Any]:
+        """The run of that id; RunNotFoundError if there is none."""
+        return self.client.get(run_id)
+
+    async def aget_run(self, run_id: str) -> Run[Any]:
+        return await asyncio.to_thread(self.get_run, run_id)
+
+    def runs(
+        self,
+        *,
+        status: Status | str | Sequence[Status | str] | None = None,
+        workflow: str | None = None,
+        parent: str | None = None,
+        since: dt.datetime | None = None,
+        data: dict[str, Any] | None = None,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> RunPage:
+        """A page of runs, newest first. `page.cursor` given as `after` asks for the next."""
+        statuses = (status,) if isinstance(status, str) else tuple(status or ())
+        unknown = [s for s in statuses if s not in Status.__members__]
+        if unknown:
+            raise ArgumentError(f"status={unknown[0]!r}: give one of {', '.join(Status)}")
+        return self.client.runs(
+            RunQuery(
+                statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, after=after, limit=limit,
+                since=None if since is None else to_epoch(since),
+                data={key: self.codec.encode(value).decode(errors="replace") for key, value in (data or {}).items()},
+            )
+        )  # fmt: skip
+
+    async def aruns(self, **query: Any) -> RunPage:
+        return await asyncio.to_thread(lambda: self.runs(**query))
+
+    def send_hook(self, token: str | None = None, payload: object = None, *, key: str | None = None) -> None:
+        """Answer a hook by the token of a link, or by the key that the workflow gave it."""
+        self.client.send_hook(token, payload, key)
+
+    async def asend_hook(self, token: str | None = None, payload: object = None, *, key: str | None = None) -> None:
+        await asyncio.to_thread(lambda: self.send_hook(token, payload, key=key))
+
+    def gc(self, batch: int = 500) -> int:
+        """Delete runs whose time of retention has passed, in batches; how many there were."""
+        total = 0
+        while count := self.store.collect(batch):
+            total += count
+        return total
+
+    async def agc(self, batch: int = 500) -> int:
+        return await asyncio.to_thread(self.gc, batch)
+
+    # -- working
+
+    @property
+    def build(self) -> str:
+        """What names the code of this process: `version`, or a digest of the modules that define the app."""
+        if self.version is not None:
+            return self.version
+        self.load()
+        files = {inspect.getsourcefile(inspect.unwrap(d.function)) for d in self._workflows.values()}
+        digest = hashlib.sha256()
+        for file in sorted(f for f in files if f and Path(f).is_file()):
+            digest.update(Path(file).read_bytes())
+        return digest.hexdigest()[:12]
+
+    def make_engine(
+        self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
+    ) -> Engine:
+        """An engine with an executor of its own, not started yet."""
+        self.load()
+        failpoints.arm_from_environment()
+        store, notifier = (
+            open_store(self.name, self.store_url, self.clock) if self._own_parts() else (self.store, self.notifier)
+        )
+        description = self._describe_for_processes()
+        executor = LocalExecutor(
+            self.find_step, self.codec, self.clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
+            child_command=None if description is None else lambda: description,
+        )  # fmt: skip
+        return Engine(
+            self, store, executor, notifier, self.clock, self.build, settings, isolate=description is not None
+        )
+
+    def _own_parts(self) -> bool:
+        """An engine listens at a bell of its own; a store in memory is shared by all."""
+        return self.store_url != ":memory:"
+
+    def _describe_for_processes(self) -> dict[str, Any] | None:
+        """How a process of its own finds this app; None if it can't."""
+        functions: list[Any] = [d.function for d in self._steps.values()]
+        functions += [d.function for d in self._workflows.values()]
+        modules = {str(function.__module__) for function in functions} | set(self.include)
+        main_file = ""
+        if "__main__" in modules:
+            main_file = getattr(sys.modules["__main__"], "__file__", None) or ""
+            if not main_file:
+                return None
+        names = sorted(m for m in modules if m != "__main__" and m in sys.modules)
+        return {
+            "app": self.name,
+            "modules": names,
+            "main_file": main_file,
+            "store": str(Path(self.store.url).absolute()) if self._own_parts() else "",
+        }
+
+    @contextlib.contextmanager
+    def worker(
+        self, *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0
+    ) -> Iterator[Engine]:
+        """Run an engine in this process, on threads of its own, until the block ends."""
+        engine = self.make_engine(concurrency=concurrency, settings=settings)
+        engine.start()
+        thread = threading.Thread(target=engine.run, name="holdfast-engine", daemon=True)
+        thread.start()
+        try:
+            yield engine
+        finally:
+            engine.stop(grace)
+            thread.join(grace + 10)
+            if engine.store is not self._store:
+                engine.store.close()
+
+
+class StepDecorator:
+    """`@app.step(...)`, waiting for its function."""
+
+    def __init__(self, app: App, name: str | None, options: StepOptions) -> None:
+        self._app, self._name, self._options = app, name, options
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, R]) -> SyncStep[P, R]: ...
+    def __call__(self, function: Any) -> Any:
+        return self._app._define_step(function, self._name, self._options)
+
+
+class WorkflowDecorator:
+    """`@app.workflow(...)`, waiting for its function."""
+
+    def __init__(self, app: App, name: str | None, options: WorkflowOptions) -> None:
+        self._app, self._name, self._options = app, name, options
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, R]) -> SyncWorkflow[P, R]: ...
+    def __call__(self, function: Any) -> Any:
+        return self._app._define_workflow(function, self._name, self._options)
+
+
+def step_options(given: dict[str, Any]) -> StepOptions:
+    """Options as they were given, checked."""
+    options = dict(given)
+    backoff = Backoff.read(
+        options.pop("retry_delay", "fixed"),
+        options.pop("retry_jitter", 0.0),
+        options.pop("retry_max_delay", None),
+    )
+    pool = options.pop("pool", "thread")
+    if pool not in ("thread", "process"):
+        raise DefinitionError(f"pool={pool!r}: give 'thread' or 'process'")
+    try:
+        timeout, stall = options.pop("timeout", "60s"), options.pop("stall_timeout", None)
+        return StepOptions(
+            max_retries=_count("max_retries", options.pop("max_retries", 3)),
+            backoff=backoff,
+            timeout=None if timeout is None else to_us(timeout, "timeout"),
+            stall_timeout=None if stall is None else to_us(stall, "stall_timeout"),
+            retry_for=_errors("retry_for", options.pop("retry_for", None)),
+            no_retry_for=_errors("no_retry_for", options.pop("no_retry_for", ())) or (),
+            pool=pool,
+            max_losses=_count("max_losses", options.pop("max_losses", 3)),
+            **options,
+        )
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(str(error)) from None
+
+
+def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
+    options = dict(given)
+    timeout, retain = options.pop("timeout", None), options.pop("retain", "30d")
+    delay = options.pop("retry_delay", 0)
+    backoff = Backoff("fixed", (0,)) if delay == 0 else Backoff.read(delay)
+    try:
+        return WorkflowOptions(
+            max_retries=_count("max_retries", options.pop("max_retries", 0)),
+            backoff=backoff,
+            retry_for=_errors("retry_for", options.pop("retry_for", None)),
+            timeout=None if timeout is None else to_us(timeout, "timeout"),
+            retain=None if retain is None else to_us(retain, "retain"),
+            **options,
+        )
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(str(error)) from None
+
+
+def open_store(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+    """A store and its notifier from a URL."""
+    scheme = url.partition("://")[0] if "://" in url else "sqlite"
+    if scheme != "sqlite":
+        raise StoreUnavailableError(
+            f"{url!r}: this version knows SQLite files; give a path, sqlite:///path or ':memory:'"
+        )
+    store = SqliteStore(app, url, clock)
+    return store, Intercom() if store.in_memory else Doorbell(store, store.path)
+
+
+def _count(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{what}={value!r}: give a number of 0 or more")
+    return value
+
+
+def _errors(what: str, value: Any) -> Errors | None:
+    if value is None:
+        return None
+    classes = (value,) if isinstance(value, type) else tuple(value)
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            raise ValueError(f"{what}: {cls!r} is not an exception class")
+    return classes
+
+
+def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:
+    """What to call, and whether it is async. A class is made anew for each call."""
+    if isinstance(function, type):
+        cls = function
+        method = next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
+        if method is None:
+            raise DefinitionError(f"{what} {cls.__qualname__}: a class needs a __call__ method")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return cls()(*args, **kwargs)
+
+        signature = inspect.signature(method)
+        parameters = list(signature.parameters.values())[1:]
+        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {k: v for k, v in get_type_hints(method).items()}
+        call.__name__, call.__qualname__, call.__module__ = cls.__name__, cls.__qualname__, cls.__module__
+        return call, inspect.iscoroutinefunction(method)
+    if not callable(function):
+        raise DefinitionError(f"{what}: {function!r} is not a function or a class")
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise DefinitionError(
+            f"{what} {function.__qualname__}: a generator can't be one; return a list, or stream items"
+        )
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    return function, is_async
+
+
+def _name_of(function: Any) -> str:
+    name = getattr(function, "__name__", None) or type(function).__name__
+    if name == "<lambda>":
+        raise DefinitionError("a lambda has no name; give name='...'")
+    return str(name)
+
+
+def _result_type(function: Callable[..., Any]) -> Any:
+    try:
+        return get_type_hints(function).get("return", Any)
+    except Exception:  # an annotation that can't be evaluated here says nothing about the result
+        return Any
+
+
+def _place(function: Any) -> str:
+    try:
+        return f"{inspect.getsourcefile(function)}:{inspect.getsourcelines(function)[1]}"
+    except (OSError, TypeError):
+        return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
+
+
+def _same_code(one: StepDefinition | WorkflowDefinition, other: StepDefinition | WorkflowDefinition) -> bool:
+    """A module that runs as `__main__` and is imported by its name defines everything twice; so does a reload."""
+    return type(one) is type(other) and one.place == other.place and ":" in one.place

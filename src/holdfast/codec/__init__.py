@@ -1,0 +1,11 @@
+"""Values, calls and exceptions to JSON with type tags, and back."""
+
+from __future__ import annotations
+
+from holdfast.codec.chain import Transform
+from holdfast.codec.codec import Codec
+from holdfast.codec.exceptions import RemoteTraceback
+from holdfast.codec.hints import CallHints
+from holdfast.codec.types import TypeRegistry
+
+__all__ = ["CallHints", "Codec", "RemoteTraceback", "Transform", "TypeRegistry"]

@@ -1,0 +1,187 @@
+"""The codec that the rest of Holdfast uses: values, calls and exceptions to bytes of JSON, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.codec.chain import Chain, SignedPickle, Transform
+from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in
+from holdfast.codec.hints import CallHints, Conformer
+from holdfast.codec.paths import Misfit, explain, show
+from holdfast.codec.types import TypeRegistry
+from holdfast.codec.values import READERS, Tagger, mend_text, refusal
+from holdfast.errors import DecodeError, EncodeError, PayloadTooLargeError
+
+Data = bytes | memoryview | msgspec.Raw
+
+_dumps = msgspec.json.Encoder().encode
+_loads = msgspec.json.Decoder().decode
+
+
+class Codec:
+    """One per app. `types` says which classes may be recorded; `limit` is the most bytes a value may take."""
+
+    def __init__(
+        self,
+        *,
+        transforms: Sequence[Transform] = (),
+        limit: int = 8 * 1024 * 1024,
+        pickle_key: bytes | None = None,
+    ) -> None:
+        self.types = TypeRegistry(reserved=[*READERS, "exc", "pickle", "x"])
+        self.limit = limit
+        self._chain = Chain(transforms)
+        self._pickle = None if pickle_key is None else SignedPickle(pickle_key)
+        self._tagger = Tagger(self.types)
+        self._tagger.other = self._write_other
+        self._tagger.readers["exc"] = lambda data: rebuild(data["v"])
+        self._tagger.readers["pickle"] = self._read_pickle
+        self._conformer = Conformer(self.types)
+
+    def encode(self, value: object, what: str = "value") -> bytes:
+        """`value` as JSON. Raises EncodeError, which says what in it can't be recorded, and where."""
+        try:
+            return self._finish(self._tagger.tag(value), what)
+        except (Misfit, RecursionError) as exc:
+            raise EncodeError(explain(exc, what)) from exc.__cause__
+
+    def decode(self, data: Data, hint: Any = Any) -> Any:
+        """What `encode` wrote. With a `hint`, plain data becomes what the annotation asks for."""
+        try:
+            convert = self._conformer.converter(hint)  # before reading, as it makes the hint's classes known
+            return convert(self._load(data))
+        except (Misfit, RecursionError) as exc:
+            raise DecodeError(explain(exc, "value")) from exc.__cause__
+
+    def from_plain(self, data: Any, hint: Any = Any) -> Any:
+        """JSON from outside, as bytes or as objects, as what `hint` asks for. Type tags mean nothing in it,
+        so that whoever sends it can't choose what is built."""
+        try:
+            if isinstance(data, bytes | bytearray | memoryview | msgspec.Raw):
+                data = _parse(data)
+            return self._conformer.converter(hint)(data)
+        except (Misfit, RecursionError) as exc:
+            raise DecodeError(explain(exc, "value")) from exc.__cause__
+
+    def hints_for(self, fn: Callable[..., Any]) -> CallHints:
+        """What `fn`'s annotations ask for; the classes they reach may be recorded from now on."""
+        return CallHints(fn, self.types, self._conformer)
+
+    def encode_call(
+        self,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        what: str = "arguments",
+        signature: CallHints | None = None,
+    ) -> bytes:
+        """A call's arguments. With its `signature`, an error names a positional argument by its parameter."""
+        call: dict[str, Any] = {}
+        try:
+            if args:
+                call["args"] = self._tagger.tag_list(args, 0)
+            if kwargs:
+                call["kwargs"] = self._tagger.tag_dict(kwargs, 0)
+            return self._finish(call, what)
+        except (Misfit, RecursionError) as exc:
+            if isinstance(exc, Misfit):
+                exc.steps[-1] = _argument(exc.steps[-1], signature)
+            raise EncodeError(explain(exc, what, root="")) from exc.__cause__
+
+    def decode_call(self, data: Data, signature: CallHints | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, each as its parameter's annotation asks."""
+        step = ""
+        try:
+            call = self._load(data)
+            args, kwargs = (call.get("args", []), call.get("kwargs", {})) if type(call) is dict else (None, None)
+            if type(args) is not list or type(kwargs) is not dict:
+                raise Misfit(f'expected {{"args": [...], "kwargs": {{...}}}}, got {show(call)}')
+            if signature is not None:
+                for i, arg in enumerate(args):
+                    step = signature.position(i)
+                    args[i] = signature.positional(i)(arg)
+                for step, arg in kwargs.items():
+                    kwargs[step] = signature.named(step)(arg)
+            return tuple(args), kwargs
+        except (Misfit, RecursionError) as exc:
+            if isinstance(exc, Misfit) and step:
+                exc.within(step)
+            raise DecodeError(explain(exc, "arguments", root="")) from exc.__cause__
+
+    def encode_error(self, exc: BaseException) -> bytes:
+        """`exc` with its cause and traceback. Never raises: what can't be recorded becomes its repr."""
+        try:
+            return self._finish(ErrorWriter(self._tagger).write(exc), "error")
+        except Exception:  # too large or too deep; the least that can be said is always said
+            cls = type(exc)
+            message = clip(message_of(exc), 2000)
+            record = {"type": f"{cls.__module__}:{cls.__qualname__}", "message": message, "args": [message]}
+            return self._chain.seal(_dumps(mend_text(record)))
+
+    def decode_error(self, data: Data) -> BaseException:
+        """The exception to raise here: of its own class if that is loaded and can be made, else StepError."""
+        try:
+            record, tagged = self._read(data)
+            if type(record) is not dict or "$" in record:
+                raise Misfit(f"expected an exception's record, got {show(record)}")
+            try:
+                return rebuild(self._tagger.untag(record) if tagged else record)
+            except Misfit:  # it carries something unknown here, which must not hide what went wrong
+                return stand_in(self._read(data)[0])
+        except (Misfit, RecursionError) as why:
+            raise DecodeError(explain(why, "error")) from why.__cause__
+
+    def _finish(self, tagged: Any, what: str) -> bytes:
+        try:
+            data = _dumps(tagged)
+        except UnicodeEncodeError:
+            data = _dumps(mend_text(tagged))
+        data = self._chain.seal(data)
+        if len(data) > self.limit:
+            raise PayloadTooLargeError(
+                f"{what}: takes {len(data):,} bytes, and the limit is {self.limit:,}; keep large data "
+                "elsewhere (a file, an object store) and record its address, or raise the app's limit"
+            )
+        return data
+
+    def _load(self, data: Data) -> Any:
+        value, tagged = self._read(data)
+        return self._tagger.untag(value) if tagged else value
+
+    def _read(self, data: Data) -> tuple[Any, bool]:
+        """The JSON in `data`, out of its envelope, and whether there may be tags in it."""
+        raw = data if type(data) is bytes else bytes(data)
+        value = _parse(raw)
+        if b'"$"' not in raw:
+            return value, False
+        if type(value) is dict and value.get("$") == "x":
+            return self._read(self._chain.open(value))
+        return value, True
+
+    def _write_other(self, value: Any) -> Any:
+        if isinstance(value, BaseException):
+            return {"$": "exc", "v": ErrorWriter(self._tagger).write(value)}
+        if self._pickle is None:
+            raise refusal(value)
+        return self._pickle.dump(value)
+
+    def _read_pickle(self, tagged: dict[str, Any]) -> Any:
+        if self._pickle is None:
+            raise Misfit("was pickled, and pickles aren't loaded without Codec(pickle_key=...)")
+        return self._pickle.load(tagged)
+
+
+def _argument(step: str, signature: CallHints | None) -> str:
+    """A call's outermost step as the argument's name: `[0]` is positional, `.name` by keyword."""
+    if not step[1:-1].isdigit():
+        return step.removeprefix(".")
+    return f"args{step}" if signature is None else signature.position(int(step[1:-1]))
+
+
+def _parse(data: Any) -> Any:
+    try:
+        return _loads(data)
+    except (msgspec.MsgspecError, ValueError) as exc:
+        raise Misfit(f"isn't JSON: {exc}") from exc

@@ -1,0 +1,199 @@
+"""Exceptions as data. What was raised elsewhere is raised here as the same class where that is safe, else as
+StepError; its traceback's text always comes along."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.codec.paths import show
+from holdfast.codec.types import home_of
+from holdfast.codec.values import Tagger, refusal
+from holdfast.errors import StepError
+
+MAX_TEXT = 32_000
+MAX_CHAIN = 16
+
+
+class RemoteTraceback(Exception):
+    """Shows, as the cause of a rebuilt exception, the traceback of where it was raised."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text.rstrip()}\n"""'
+
+
+class ErrorWriter:
+    """Writes one exception with all that hangs on it. Never fails: what can't be written becomes its repr."""
+
+    def __init__(self, tagger: Tagger) -> None:
+        self._tagger = copy.copy(tagger)
+        self._tagger.other = self._write_other
+        self._seen: set[int] = set()  # exceptions refer to each other in circles, by context or by attribute
+
+    def write(self, exc: BaseException) -> dict[str, Any]:
+        return {**self._link(exc, 0), "traceback": clip(_format(exc))}
+
+    def _link(self, exc: BaseException, depth: int) -> dict[str, Any]:
+        self._seen.add(id(exc))
+        cls = type(exc)
+        data: dict[str, Any] = {"type": f"{cls.__module__}:{cls.__qualname__}", "message": message_of(exc)}
+        if cls.__module__ == "__main__":
+            data["main"] = home_of("__main__")
+        if isinstance(exc, BaseExceptionGroup):
+            data["group"] = [self._link(e, depth + 1) for e in exc.exceptions if self._is_new(e, depth)]
+        cause, context = exc.__cause__, exc.__context__
+        if cause is not None and not isinstance(cause, RemoteTraceback):
+            if self._is_new(cause, depth):
+                data["cause"] = self._link(cause, depth + 1)
+        elif context is not None and not exc.__suppress_context__ and self._is_new(context, depth):
+            data["context"] = self._link(context, depth + 1)
+        if exc.args and "group" not in data:
+            data["args"] = [self._part(arg) for arg in exc.args]
+        state = {name: self._part(value) for name, value in _state(exc)}
+        if state:
+            data["state"] = state
+        notes = getattr(exc, "__notes__", None)
+        if isinstance(notes, list):
+            data["notes"] = [note if isinstance(note, str) else show(note) for note in notes]
+        return data
+
+    def _is_new(self, exc: BaseException, depth: int) -> bool:
+        return depth < MAX_CHAIN and id(exc) not in self._seen
+
+    def _part(self, value: object) -> Any:
+        try:
+            return self._tagger.tag(value)
+        except Exception:  # the promise of this class; the repr is what is left of it
+            return show(value)
+
+    def _write_other(self, value: object) -> Any:
+        if isinstance(value, BaseException):
+            return {"$": "exc", "v": self._link(value, 0)} if id(value) not in self._seen else show(value)
+        raise refusal(value)
+
+
+def rebuild(data: dict[str, Any]) -> BaseException:
+    text = str(data.get("traceback", ""))
+    exc = _rebuild_link(data, text)
+    exc.__dict__["__holdfast_traceback__"] = text
+    return exc
+
+
+def stand_in(data: dict[str, Any]) -> StepError:
+    message, type_name, text = (str(data.get(key, "")) for key in ("message", "type", "traceback"))
+    return StepError(message, type_name=type_name, traceback=text)
+
+
+def _rebuild_link(data: dict[str, Any], text: str) -> BaseException:
+    exc = _revive(data) or stand_in(data)
+    if isinstance(data.get("notes"), list):
+        exc.__notes__ = data["notes"]
+    if isinstance(data.get("context"), dict):
+        exc.__context__ = _rebuild_link(data["context"], "")
+    if isinstance(data.get("cause"), dict):
+        exc.__cause__ = _rebuild_link(data["cause"], text)
+    elif text:
+        exc.__cause__ = RemoteTraceback(text)  # at the end of the chain; the text tells the whole of it
+    return exc
+
+
+def _revive(data: dict[str, Any]) -> BaseException | None:
+    cls = _find_class(str(data.get("type", "")), data.get("main"))
+    if cls is None:
+        return None
+    try:
+        # The constructor is the class's own affair and may ask for anything, so it isn't called. A builtin
+        # __new__ refuses classes that it can't make safely.
+        base: Any = next(b for b in cls.__mro__ if isinstance(vars(b).get("__new__"), types.BuiltinFunctionType))
+        if issubclass(cls, ExceptionGroup):
+            members = [_rebuild_link(member, "") for member in data["group"]]
+            exc: BaseException = base.__new__(cls, data["message"], members)
+        else:
+            exc = base.__new__(cls)
+            exc.args = tuple(data.get("args", ()))
+        state = dict(data.get("state", {}))
+        for name, slot in _slots(cls):
+            if name in state:
+                with contextlib.suppress(AttributeError, TypeError):  # read-only, or not of the slot's type
+                    slot.__set__(exc, state.pop(name))
+        exc.__dict__.update(state)
+        str(exc)  # one that can't even be printed would hide the failure it stands for
+    except Exception:  # whatever keeps it from being rebuilt, StepError tells of it instead
+        return None
+    return exc
+
+
+def _find_class(name: str, main: str | None) -> type[Exception] | None:
+    """The class, if its module is loaded already. Nothing is imported, nor any module `__getattr__` asked."""
+    module, _, qualname = name.partition(":")
+    own = home_of("__main__")
+    if module == "__main__" and main != own:
+        module = str(main)
+    elif module == own and module not in sys.modules:
+        module = "__main__"
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        if not isinstance(found, types.ModuleType | type):
+            return None
+        found = object.__getattribute__(found, "__dict__").get(part)  # even a lazy module stays unloaded
+    if not isinstance(found, type) or not issubclass(found, Exception):
+        return None
+    # Raised into a generator or coroutine, these would end it silently or turn into a RuntimeError.
+    return None if issubclass(found, StopIteration | StopAsyncIteration) else found
+
+
+def _slots(cls: type) -> Iterator[tuple[str, Any]]:
+    """Fields outside `__dict__`: those of the builtin classes (errno, start, lineno), and `__slots__`."""
+    for base in cls.__mro__:
+        if base in (BaseException, BaseExceptionGroup):
+            continue
+        for name, slot in vars(base).items():
+            if isinstance(slot, types.MemberDescriptorType | types.GetSetDescriptorType) and name[:2] != "__":
+                yield name, slot
+
+
+def _state(exc: BaseException) -> Iterator[tuple[str, object]]:
+    for name, slot in _slots(type(exc)):
+        if isinstance(exc, AttributeError) and name == "obj":
+            continue  # it only serves "did you mean", and could be anything
+        try:
+            value = slot.__get__(exc)
+        except Exception:  # not set
+            continue
+        if value is not None or slot.__objclass__.__module__ != "builtins":
+            yield name, value
+    for name, value in vars(exc).items():
+        if name.isidentifier() and name not in ("__notes__", "__holdfast_traceback__"):
+            yield name, value
+
+
+def message_of(exc: BaseException) -> str:
+    if isinstance(exc, BaseExceptionGroup):
+        return str(exc.message)
+    try:
+        return str(exc)
+    except Exception:
+        return f"<{type(exc).__name__} whose text can't be made>"
+
+
+def _format(exc: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(exc))
+    except Exception as why:  # a class that breaks the traceback module
+        return f"{type(exc).__qualname__}: {message_of(exc)} (its traceback can't be shown: {show(why)})"
+
+
+def clip(text: str, limit: int = MAX_TEXT) -> str:
+    """The first quarter and the last three: a traceback's end says most."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 4]}\n… {len(text) - limit} characters left out …\n{text[-(limit * 3 // 4) :]}"

@@ -1,0 +1,57 @@
+"""Where in a value something went wrong. The path is gathered while the error travels out, so that a value
+that passes pays nothing for it."""
+
+from __future__ import annotations
+
+import reprlib
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+class Misfit(Exception):
+    """Why a value can't pass. Never leaves the codec: `Codec` turns it into EncodeError or DecodeError."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.steps: list[str] = []  # innermost first
+        self.holders: list[int] = []  # the ids of the containers passed, to tell a cycle from mere depth
+
+    def within(self, step: str, holder: object = None) -> Misfit:
+        self.steps.append(step)
+        self.holders.append(-len(self.steps) if holder is None else id(holder))
+        return self
+
+    def text(self, what: str, root: str = "$") -> str:
+        """`what: path: reason`. `root` is "" for a call, whose first step is the argument's own name."""
+        steps, holders = self.steps[::-1], self.holders[::-1]
+        for i, holder in enumerate(holders):
+            if holder in holders[:i]:
+                first = "".join(steps[: holders.index(holder)])
+                reason = f"refers back to {root}{first}; a value can't contain itself, so refer by an id"
+                return f"{what}: {root}{''.join(steps[:i])}: {reason}"
+        if len(steps) > 20:
+            steps = [*steps[:10], "…", *steps[-5:]]
+        place = root + "".join(steps)
+        return f"{what}: {place}: {self.reason}" if place not in ("", "$") else f"{what}: {self.reason}"
+
+
+def explain(exc: Misfit | RecursionError, what: str, root: str = "$") -> str:
+    return exc.text(what, root) if isinstance(exc, Misfit) else f"{what}: is nested too deeply"
+
+
+def key_step(key: object) -> str:
+    return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{show(key)}]"
+
+
+def show(value: object) -> str:
+    """A short repr that never fails, whatever the value's own `__repr__` does."""
+    try:
+        return _short.repr(value)
+    except Exception:
+        return f"<unprintable {type(value).__name__}>"
+
+
+def name_of(cls: type) -> str:
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

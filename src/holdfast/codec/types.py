@@ -1,0 +1,165 @@
+"""Which classes may be recorded and rebuilt, and under which names.
+
+A class gets in by `register`, or by `learn` when a function's annotations reach it. Nothing is ever imported
+because recorded data names it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from holdfast.codec.annotations import Scope, enclosing_scope, parts_of, resolve
+from holdfast.codec.paths import Misfit, name_of
+from holdfast.codec.shapes import Shape, describe, is_pydantic
+from holdfast.errors import DefinitionError, DuplicateNameError
+
+
+class TypeRegistry:
+    """The classes of one app. A tag is the class's bare name, so that it means the same class whether its
+    module was run as a script or imported; where two classes share the name, both are written qualified."""
+
+    def __init__(self, reserved: Collection[str] = ()) -> None:
+        self.shapes: dict[type, Shape] = {}
+        self._reserved = frozenset(reserved)
+        self._owners: dict[str, type] = {}  # names that are one class's alone: given by hand, or qualified
+        self._claimants: dict[str, list[type]] = {}  # bare names, and every class that goes by one
+        self._hints: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+        self._unresolved: list[Callable[..., Any]] = []
+
+    def register(
+        self,
+        cls: type,
+        name: str | None = None,
+        *,
+        aliases: Sequence[str] = (),
+        encode: Callable[[Any], Any] | None = None,
+        decode: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Let `cls` be recorded as `name`; `aliases` are names it was recorded under before.
+
+        `encode` turns an instance into something recordable and `decode` turns that back; both or neither.
+        """
+        if (encode is None) != (decode is None):
+            raise DefinitionError(f"{name_of(cls)} needs both encode= and decode=, or neither")
+        by_hand = encode is not None and decode is not None
+        shape = Shape(cls, encode, decode, by_hand=True) if encode and decode else describe(cls)
+        if shape is None:
+            raise DefinitionError(f"can't see what {name_of(cls)} consists of; give encode= and decode=")
+        claims = [*aliases] if name is None else [name, *aliases]
+        for claim in claims:
+            if claim in self._reserved or self._owners.get(claim, cls) is not cls:
+                raise DuplicateNameError(f"the name {claim!r} is taken; choose another for {name_of(cls)}")
+        shape.name = name
+        self._owners |= dict.fromkeys(claims, cls)
+        self._add(shape)
+        for claim in claims:
+            self._retag(claim)
+        if not by_hand:
+            self._explore_fields(cls, {}, set())
+
+    def learn(self, fn: Callable[..., Any]) -> None:
+        """Let every class be recorded that `fn`'s annotations reach, through generics and fields."""
+        fn = inspect.unwrap(fn)
+        scope = enclosing_scope(fn)
+        self._hints[fn], complete = resolve(fn, scope)
+        for hint in self._hints[fn].values():
+            self._explore(hint, scope, set())
+        if not complete and fn not in self._unresolved:
+            self._unresolved.append(fn)
+
+    def learn_hint(self, hint: Any) -> None:
+        """The same for one annotation."""
+        self._explore(hint, {}, set())
+
+    def hints(self, owner: Any) -> dict[str, Any]:
+        """The resolved annotations of a function or a class; those that can't be resolved are left out."""
+        if owner in self._unresolved:
+            self._learn_unresolved()
+        if owner not in self._hints:
+            self._hints[owner] = resolve(owner, {})[0]
+        return self._hints[owner]
+
+    def shape_of(self, cls: type) -> Shape | None:
+        if cls not in self.shapes:
+            self._learn_unresolved()
+        return self.shapes.get(cls)
+
+    def shape_named(self, tag: str) -> Shape:
+        if tag not in self._owners and tag not in self._claimants:
+            self._learn_unresolved()
+        claimants = self._claimants.get(tag, [])
+        if tag in self._owners:
+            return self.shapes[self._owners[tag]]
+        if len(claimants) == 1:
+            return self.shapes[claimants[0]]
+        if claimants:
+            names = " or ".join(map(name_of, claimants))
+            raise Misfit(f"{tag!r} may be {names}; say whose it is with register(Cls, aliases=[{tag!r}])")
+        raise Misfit(
+            f"no class is known as {tag!r}; annotate a parameter with it, or app.codec.types.register(Cls), "
+            f"and if it was renamed, register(NewName, aliases=[{tag!r}])"
+        )
+
+    def _learn_unresolved(self) -> None:
+        # A class annotated before it was defined exists by the time a value of it turns up.
+        pending, self._unresolved = self._unresolved, []
+        for fn in pending:
+            self.learn(fn)
+
+    def _add(self, shape: Shape) -> None:
+        cls, qualified = shape.cls, qualified_name(shape.cls)
+        # The same qualified name again is the same class redefined: a reload, a notebook cell run twice.
+        former = self._owners.get(qualified)
+        self.shapes[cls] = shape
+        self._owners[qualified] = cls
+        others = [c for c in self._claimants.get(cls.__name__, ()) if c is not cls and c is not former]
+        self._claimants[cls.__name__] = [*others, cls]
+        self._retag(cls.__name__)
+
+    def _retag(self, bare: str) -> None:
+        claimants = self._claimants.get(bare, [])
+        owner = self._owners.get(bare, claimants[0] if len(claimants) == 1 else None)
+        for cls in claimants:
+            free = owner is cls and bare not in self._reserved
+            self.shapes[cls].tag = self.shapes[cls].name or (bare if free else qualified_name(cls))
+
+    def _explore(self, hint: Any, scope: Scope, seen: set[int]) -> None:
+        if hint is None or id(hint) in seen:
+            return
+        seen.add(id(hint))
+        if isinstance(hint, type) and hint.__module__ != "builtins":
+            shape = None if hint in self.shapes else describe(hint)
+            if shape is not None:
+                self._add(shape)
+            if shape is not None or typing.is_typeddict(hint):
+                self._explore_fields(hint, scope, seen)
+        for part in parts_of(hint):
+            self._explore(part, scope, seen)
+
+    def _explore_fields(self, cls: Any, scope: Scope, seen: set[int]) -> None:
+        if is_pydantic(cls):
+            self._hints[cls] = {name: field.annotation for name, field in cls.model_fields.items()}
+        else:
+            self._hints[cls], _ = resolve(cls, scope if "<locals>" in cls.__qualname__ else {})
+        for hint in self._hints[cls].values():
+            self._explore(hint, scope, seen)
+
+
+def home_of(module: str) -> str:
+    """The name by which others import a module: a script knows itself only as `__main__`."""
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    return file.replace("\\", "/").rpartition("/")[2].removesuffix(".py") if file else module
+
+
+def qualified_name(cls: type) -> str:
+    return f"{home_of(cls.__module__)}.{cls.__qualname__}"

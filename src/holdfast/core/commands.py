@@ -1,0 +1,72 @@
+"""What workflow code asks for, as data. The engine acts on it once the events that led there are committed."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.core.events import NO_ARGS
+
+
+class Command(msgspec.Struct, kw_only=True):
+    cmd: str
+
+
+class ScheduleStep(Command, kw_only=True):
+    """Execute an attempt of a step, at `not_before` or as soon as possible."""
+
+    cause: int
+    name: str
+    args: Raw = NO_ARGS
+    attempt: int = 1
+    losses: int = 0
+    not_before: int = 0
+    started: bool = False
+    undoes: str = ""
+    options: dict[str, object] = {}
+    data: dict[str, Raw] = {}
+
+
+class CancelStep(Command, kw_only=True):
+    """Interrupt the attempt that executes, if any; its outcome no longer counts."""
+
+
+class StartChild(Command, kw_only=True):
+    """Create a child run, or retry it if it is there already (`again`)."""
+
+    name: str
+    args: Raw
+    child_id: str
+    again: bool = False
+    waited: bool = True
+    options: dict[str, object] = {}
+
+
+class WatchChild(Command, kw_only=True):
+    """Ask a child that nobody waited for to tell its outcome."""
+
+    child_id: str
+
+
+class CancelChild(Command, kw_only=True):
+    child_id: str
+    reason: str = ""
+
+
+class OpenHook(Command, kw_only=True):
+    """Make a hook's key known to others, until it is answered or dropped."""
+
+    name: str
+    key: str
+
+
+class CloseHook(Command, kw_only=True):
+    name: str
+    key: str
+
+
+class PublishData(Command, kw_only=True):
+    """Make a datum of the run searchable."""
+
+    key: str
+    value: Raw

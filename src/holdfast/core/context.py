@@ -1,0 +1,50 @@
+"""What a step knows about itself while it executes. Executors set it, the api reads it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from msgspec import Raw
+
+from holdfast.codec import Codec
+from holdfast.ports import Attempt
+
+
+class StepContext:
+    """One attempt from the inside. `report` carries checkpoints, progress and stream items to the engine."""
+
+    __slots__ = (
+        "attempt",
+        "cancelled",
+        "checkpoint",
+        "children",
+        "codec",
+        "data",
+        "on_progress",
+        "report",
+        "writes",
+    )
+
+    def __init__(self, attempt: Attempt, codec: Codec, report: Callable[[str, Any], None]) -> None:
+        self.attempt = attempt
+        self.codec = codec
+        self.report = report
+        self.data: dict[str, Raw] = attempt.data
+        self.writes: dict[str, Raw] = {}
+        self.checkpoint: bytes | None = attempt.checkpoint
+        self.cancelled = False
+        self.on_progress: Callable[[], None] | None = None
+        self.children = 0
+
+    def touch(self) -> None:
+        """A sign of life: where a plain step learns that it was cancelled, and stops being stalled."""
+        if self.cancelled:
+            raise asyncio.CancelledError(f"step {self.attempt.step!r} of run {self.attempt.run_id} was cancelled")
+        if self.on_progress is not None:
+            self.on_progress()
+
+
+current_step: ContextVar[StepContext | None] = ContextVar("holdfast_step", default=None)

@@ -1,0 +1,144 @@
+"""Steps and workflows as the engine sees them: a name, a function, and options already checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from holdfast.durations import SECOND, Duration, to_us
+from holdfast.errors import DefinitionError, FatalError, RetryableError
+
+Errors = tuple[type[BaseException], ...]
+RetryDelay = Literal["fixed", "exponential"] | Duration | Sequence[Duration]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before each retry, in microseconds."""
+
+    shape: Literal["fixed", "exponential", "linear", "listed"] = "fixed"
+    delays: tuple[int, ...] = (SECOND,)
+    jitter: float = 0.0
+    cap: int | None = None
+
+    @classmethod
+    def read(cls, delay: RetryDelay, jitter: float | bool = 0.0, cap: Duration | None = None) -> Backoff:
+        share = 0.5 if jitter is True else float(jitter)
+        if not 0 <= share <= 1:
+            raise DefinitionError(f"retry_jitter={jitter!r}: give a share of the delay between 0 and 1, or True")
+        limit = None if cap is None else to_us(cap, "retry_max_delay")
+        if delay == "fixed":
+            return cls("fixed", (SECOND,), share, limit)
+        if delay == "exponential":
+            return cls("exponential", (SECOND,), share, limit)
+        try:
+            if isinstance(delay, list | tuple):
+                if not delay:
+                    raise DefinitionError("retry_delay=[]: give at least one delay")
+                return cls("listed", tuple(to_us(d, "retry_delay") for d in delay), share, limit)
+            return cls("linear", (to_us(delay, "retry_delay"),), share, limit)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise DefinitionError(f"{error}; or 'fixed', 'exponential', or a list of delays") from None
+
+    def delay(self, retry: int, chance: float) -> int:
+        """Microseconds before retry number `retry` (1 is the first). `chance` in [0, 1) places the jitter."""
+        first = self.delays[0]
+        if self.shape == "exponential":
+            base = first << min(retry - 1, 40)
+        elif self.shape == "linear":
+            base = first * retry
+        elif self.shape == "listed":
+            base = self.delays[min(retry, len(self.delays)) - 1]
+        else:
+            base = first
+        if self.cap is not None:
+            base = min(base, self.cap)
+        return round(base * (1 - self.jitter * chance))
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    max_retries: int = 3
+    backoff: Backoff = field(default_factory=Backoff)
+    timeout: int | None = 60 * SECOND
+    stall_timeout: int | None = None
+    retry_for: Errors | None = None
+    no_retry_for: Errors = ()
+    force_local: bool = False
+    pool: Literal["thread", "process"] = "thread"
+    max_losses: int = 3
+    queue: str = ""
+
+    def retry_delay(self, error: BaseException, attempt: int, chance: float) -> int | None:
+        """Microseconds until the next attempt, or None: the failure is final."""
+        if attempt > self.max_retries or isinstance(error, FatalError) or not isinstance(error, Exception):
+            return None
+        if isinstance(error, self.no_retry_for):
+            return None
+        if isinstance(error, RetryableError):
+            if error.retry_after_us is not None:
+                return error.retry_after_us
+        elif self.retry_for is not None and not isinstance(error, (*self.retry_for, TimeoutError)):
+            return None
+        return self.backoff.delay(attempt, chance)
+
+    def override(self, options: dict[str, object]) -> StepOptions:
+        """These options with those of one call laid over them."""
+        return replace(self, **_step_fields(options)) if options else self
+
+
+def _step_fields(given: dict[str, object]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "timeout":
+            fields[name] = None if value is None else to_us(value, "timeout")  # type: ignore[arg-type]
+        elif name == "retry_delay":
+            fields["backoff"] = Backoff.read(value)  # type: ignore[arg-type]
+        elif name in ("max_retries", "queue", "force_local", "pool", "max_losses"):
+            fields[name] = value
+        elif name == "stall_timeout":
+            fields[name] = None if value is None else to_us(value, "stall_timeout")  # type: ignore[arg-type]
+    return fields
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowOptions:
+    max_retries: int = 0
+    backoff: Backoff = field(default_factory=lambda: Backoff("fixed", (0,)))
+    retry_for: Errors | None = None
+    timeout: int | None = None
+    durable: bool = True
+    retain: int | None = 30 * 86_400 * SECOND
+
+    def retry_delay(self, error: BaseException, attempt: int, max_retries: int | None = None) -> int | None:
+        allowed = self.max_retries if max_retries is None else max_retries
+        if attempt > allowed or not isinstance(error, Exception) or isinstance(error, FatalError):
+            return None
+        if self.retry_for is not None and not isinstance(error, self.retry_for):
+            return None
+        if isinstance(error, RetryableError) and error.retry_after_us is not None:
+            return error.retry_after_us
+        return self.backoff.delay(attempt, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepDefinition:
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    options: StepOptions
+    hints: Any
+    result_type: Any
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowDefinition:
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    options: WorkflowOptions
+    hints: Any
+    result_type: Any
+    place: str

@@ -1,0 +1,290 @@
+"""What happens in a run, as data. An event is append-only, numbered from 1 without gaps, and never changes.
+
+Three families:
+
+* *Delivered* events reach workflow code, one at a time, and may make it ask for something: they are causes.
+* *Answers* record at once what code asked for (data set, child started, hook opened...); replay checks them.
+* *Notes* tell what became of a step on its way, or of the run, and never reach the code.
+
+Payloads that belong to users (`msgspec.Raw`) are the codec's JSON and are decoded where they are needed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+NULL = Raw(b"null")
+NO_ARGS = Raw(b"{}")
+
+
+class Event(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="kind", tag=True):
+    """`seq` is 0 until the event is appended; `ts` is the database's time in microseconds."""
+
+    delivered: ClassVar[bool] = False
+    seq: int = 0
+    ts: int = 0
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+
+class Commanded(Event, kw_only=True, omit_defaults=True, tag=True):
+    """An event that belongs to a command: `cmd` names it in the run, `cause` is the event that led to it."""
+
+    cmd: str
+    cause: int
+    name: str = ""
+    args: Raw = NO_ARGS
+
+
+# -- the beginning of an attempt
+
+
+class Beginning(Event, kw_only=True, omit_defaults=True, tag=True):
+    """The workflow's function is called: with it, replay begins."""
+
+    delivered: ClassVar[bool] = True
+
+
+class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True):
+    workflow: str
+    input: Raw = NO_ARGS
+    seed: int = 0
+    flags: tuple[str, ...] = ()
+    scheduled_at: int | None = None
+    forked_from: str | None = None
+
+
+class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True):
+    """A fresh start under the same id: data and unread hook payloads come along, the history before doesn't."""
+
+    workflow: str
+    input: Raw = NO_ARGS
+    seed: int = 0
+    flags: tuple[str, ...] = ()
+    scheduled_at: int | None = None
+    data: dict[str, Raw] = {}
+    hooks: tuple[HookReceived, ...] = ()
+
+
+class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True):
+    """A workflow-level retry: the function is called anew, with the outcomes of earlier attempts at hand."""
+
+    attempt: int
+
+
+# -- outcomes, delivered
+
+
+class StepOutcome(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    attempt: int = 1
+    worker: str = ""
+    started: int = 0
+    undoes: str = ""
+
+
+class StepCompleted(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+    delivered: ClassVar[bool] = True
+    result: Raw = NULL
+    data: dict[str, Raw] = {}
+
+
+class StepFailed(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+    delivered: ClassVar[bool] = True
+    error: Raw = NULL
+
+
+class OutcomeReused(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    """An outcome of an earlier attempt, delivered again: the one recorded as number `source`."""
+
+    delivered: ClassVar[bool] = True
+    source: int
+
+
+class TimerFired(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    delivered: ClassVar[bool] = True
+    due: int
+    delay: int = 0
+    sleep: bool = False
+
+
+class ChildOutcome(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    delivered: ClassVar[bool] = True
+    child_id: str
+
+
+class ChildCompleted(ChildOutcome, kw_only=True, omit_defaults=True, tag=True):
+    result: Raw = NULL
+
+
+class ChildFailed(ChildOutcome, kw_only=True, omit_defaults=True, tag=True):
+    error: Raw = NULL
+
+
+class ChildCancelled(ChildOutcome, kw_only=True, omit_defaults=True, tag=True):
+    reason: str = ""
+
+
+class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True):
+    """A payload for the hook `name` (and `key`), kept in order until the workflow asks."""
+
+    delivered: ClassVar[bool] = True
+    name: str
+    key: str = ""
+    payload: Raw = NULL
+    token: str = ""
+
+
+class CancelRequested(Event, kw_only=True, omit_defaults=True, tag=True):
+    delivered: ClassVar[bool] = True
+    reason: str = ""
+    timed_out: bool = False
+
+
+# -- answers
+
+
+class ChildStarted(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    child_id: str
+    waited: bool = True
+    abandon: bool = False
+    again: bool = False
+
+
+class ChildAwaited(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    """The workflow asks for the result of a child it had not waited for."""
+
+    child_id: str
+
+
+class HookOpened(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    key: str = ""
+    expires: int | None = None
+
+
+class DataSet(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    """`name` is the key and `args` the value."""
+
+
+class TimeRead(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    value: int
+
+
+class Patched(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    pass
+
+
+# -- notes
+
+
+class StepStarted(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+    pass
+
+
+class StepRetrying(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+    error: Raw = NULL
+    retry_at: int = 0
+
+
+class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+    """The worker of this attempt went down with it. Losses are counted apart from retries."""
+
+
+class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+    pass
+
+
+class ChildDropped(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    """The workflow stopped waiting for a child, which is told to stop unless it may outlive its parent."""
+
+    child_id: str
+
+
+class ArgumentsChanged(Commanded, kw_only=True, omit_defaults=True, tag=True):
+    """Replay asked for a recorded command with other arguments; the recorded outcome stands."""
+
+
+class RunPaused(Event, kw_only=True, omit_defaults=True, tag=True):
+    reason: str = ""
+
+
+class RunResumed(Event, kw_only=True, omit_defaults=True, tag=True):
+    pass
+
+
+class RunStuck(Event, kw_only=True, omit_defaults=True, tag=True):
+    reason: str
+    error: Raw = NULL
+
+
+class AttemptFailed(Event, kw_only=True, omit_defaults=True, tag=True):
+    attempt: int
+    error: Raw = NULL
+    retry_at: int = 0
+
+
+class RunEnded(Event, kw_only=True, omit_defaults=True, tag=True):
+    """The last event of a run, unless it is retried."""
+
+
+class RunCompleted(RunEnded, kw_only=True, omit_defaults=True, tag=True):
+    result: Raw = NULL
+
+
+class RunFailed(RunEnded, kw_only=True, omit_defaults=True, tag=True):
+    error: Raw = NULL
+
+
+class RunCancelled(RunEnded, kw_only=True, omit_defaults=True, tag=True):
+    reason: str = ""
+
+
+AnyEvent: TypeAlias = (
+    RunStarted
+    | ContinuedAsNew
+    | AttemptStarted
+    | StepCompleted
+    | StepFailed
+    | OutcomeReused
+    | TimerFired
+    | ChildCompleted
+    | ChildFailed
+    | ChildCancelled
+    | HookReceived
+    | CancelRequested
+    | ChildStarted
+    | ChildAwaited
+    | HookOpened
+    | DataSet
+    | TimeRead
+    | Patched
+    | StepStarted
+    | StepRetrying
+    | StepLost
+    | StepCancelled
+    | ChildDropped
+    | ArgumentsChanged
+    | RunPaused
+    | RunResumed
+    | RunStuck
+    | AttemptFailed
+    | RunCompleted
+    | RunFailed
+    | RunCancelled
+)
+
+encode: msgspec.json.Encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+def to_json(event: Event) -> bytes:
+    """The event as JSON, whole: a history can be exported, kept as a golden file and read by people."""
+    return encode.encode(event)
+
+
+def from_json(data: bytes) -> AnyEvent:
+    return _decoder.decode(data)

@@ -1,0 +1,186 @@
+"""Which recorded command is it that code asks for now?
+
+A command belongs to its cause, the event whose delivery made the code ask. Among the commands of one cause,
+position alone is not enough: `gather(wait_for(a()), b())` asks in another order on Python 3.11 than on 3.12.
+So commands match by place, kind, name and arguments first, then by kind, name and arguments wherever they
+stand, then by kind and name in order (the arguments changed). A recorded command that nothing matches is a
+divergence. Commands with an explicit key match by that key alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast.core.events import Commanded, Event
+from holdfast.errors import NondeterminismError
+
+
+class Recorded(msgspec.Struct):
+    """A command as the history knows it."""
+
+    cmd: str
+    kind: str
+    name: str
+    args: bytes
+    cause: int
+    event: Commanded
+
+
+class Asked(msgspec.Struct):
+    """A command as code asks for it. `args` is None where arguments don't tell commands apart."""
+
+    kind: str
+    name: str
+    args: bytes
+    key: str
+    line: str
+
+    def __str__(self) -> str:
+        return describe(self.kind, self.name, self.args)
+
+
+KINDS = {
+    "StepStarted": "s", "StepRetrying": "s", "StepLost": "s", "StepCompleted": "s", "StepFailed": "s",
+    "StepCancelled": "s", "ChildStarted": "c", "ChildAwaited": "w", "HookOpened": "h", "DataSet": "d",
+    "TimeRead": "n", "Patched": "p",
+}  # fmt: skip
+WORDS = {
+    "s": "step",
+    "c": "child",
+    "w": "wait for child",
+    "h": "hook",
+    "d": "set_data",
+    "n": "utc_now",
+    "p": "patched",
+}
+
+
+def describe(kind: str, name: str, args: bytes) -> str:
+    text = args.decode(errors="replace")
+    text = "" if text in ("{}", "null") else text
+    return f"{WORDS[kind]} {name!r}{' ' + (text if len(text) < 200 else text[:200] + '…') if text else ''}".strip()
+
+
+def command_id(kind: str, cause: int, place: int, key: str) -> str:
+    return f"{kind}:{key}" if key else f"{cause}{kind}{place}"
+
+
+class Ledger:
+    """The recorded commands of the attempt that is replayed, by cause and kind. Matching removes from it."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._open: dict[tuple[int, str], dict[str, Recorded]] = {}
+        self._keyed: dict[str, Recorded] = {}
+        self._causes: dict[int, int] = {}
+        seen: set[str] = set()
+        for event in events:
+            if not isinstance(event, Commanded):
+                continue
+            kind = KINDS.get(event.kind)
+            if kind is None or event.cmd in seen:
+                continue
+            seen.add(event.cmd)
+            recorded = Recorded(event.cmd, kind, event.name, bytes(event.args), event.cause, event)
+            self._causes[event.cause] = self._causes.get(event.cause, 0) + 1
+            if event.cmd.startswith(f"{kind}:"):
+                self._keyed[event.cmd] = recorded
+            else:
+                self._open.setdefault((event.cause, kind), {})[event.cmd] = recorded
+
+    def knows(self, cause: int) -> bool:
+        """Whether anything was ever recorded under `cause`."""
+        return cause in self._causes
+
+    def keyed(self, cmd: str) -> Recorded | None:
+        return self._keyed.pop(cmd, None)
+
+    def open(self, cause: int, kind: str) -> dict[str, Recorded]:
+        return self._open.get((cause, kind), _NOTHING)
+
+    def left_over(self, cause: int) -> list[Recorded]:
+        """What is recorded under `cause` and was not asked for."""
+        if cause not in self._causes:
+            return []
+        return [recorded for kind in WORDS for recorded in self._open.pop((cause, kind), _NOTHING).values()]
+
+
+_NOTHING: dict[str, Recorded] = {}
+A = TypeVar("A", bound=Asked)
+
+
+class Match(Generic[A]):
+    """One asked command with the recorded one it is, if any, and its id in the run."""
+
+    __slots__ = ("asked", "changed", "cmd", "recorded")
+
+    def __init__(self, asked: A, cmd: str, recorded: Recorded | None, changed: bool = False) -> None:
+        self.asked = asked
+        self.cmd = cmd
+        self.recorded = recorded
+        self.changed = changed
+
+
+def match_one(ledger: Ledger, cause: int, kind: str, asked: A, place: int) -> Match[A]:
+    """Match a command that is recorded as soon as it is asked for: all of its cause are recorded, or none."""
+    if asked.key:
+        return _by_key(ledger, cause, kind, asked)
+    candidates = ledger.open(cause, kind)
+    recorded = candidates.get(command_id(kind, cause, place, ""))
+    if recorded is None or recorded.name != asked.name or recorded.args != asked.args:
+        same_name = [r for r in candidates.values() if r.name == asked.name]
+        recorded = next((r for r in same_name if r.args == asked.args), same_name[0] if same_name else None)
+    if recorded is None:
+        return Match(asked, command_id(kind, cause, place, ""), None)
+    del candidates[recorded.cmd]
+    return Match(asked, recorded.cmd, recorded, changed=recorded.args != asked.args)
+
+
+def match_all(ledger: Ledger, cause: int, kind: str, asked: list[A]) -> list[Match[A]]:
+    """Match commands that are recorded only when something becomes of them, all that one cause led to."""
+    candidates = ledger.open(cause, kind)
+    places = set(candidates)
+    found: dict[int, Match[A]] = {}
+
+    def pair(index: int, recorded: Recorded) -> None:
+        changed = recorded.args != asked[index].args
+        found[index] = Match(asked[index], recorded.cmd, recorded, changed)
+        del candidates[recorded.cmd]
+
+    for index, a in enumerate(asked):
+        if a.key:
+            found[index] = _by_key(ledger, cause, kind, a)
+        elif candidates:
+            recorded = candidates.get(command_id(kind, cause, index, ""))
+            if recorded is not None and recorded.name == a.name and recorded.args == a.args:
+                pair(index, recorded)
+    for same_args in (True, False):
+        for index, a in enumerate(asked):
+            if not candidates:
+                break
+            if index in found:
+                continue
+            for recorded in list(candidates.values()):
+                if recorded.name == a.name and (recorded.args == a.args or not same_args):
+                    pair(index, recorded)
+                    break
+
+    free = (cmd for n in itertools.count() if (cmd := command_id(kind, cause, n, "")) not in places)
+    return [found.get(index) or Match(a, next(free), None) for index, a in enumerate(asked)]
+
+
+def _by_key(ledger: Ledger, cause: int, kind: str, asked: A) -> Match[A]:
+    cmd = command_id(kind, cause, 0, asked.key)
+    recorded = ledger.keyed(cmd)
+    if recorded is not None and recorded.name != asked.name:
+        raise NondeterminismError(
+            f"the key {asked.key!r} is recorded for {describe(kind, recorded.name, recorded.args)}, "
+            f"but the code uses it for {asked}",
+            recorded=describe(kind, recorded.name, recorded.args),
+            asked=str(asked),
+            line=asked.line,
+        )
+    return Match(asked, cmd, recorded, recorded is not None and recorded.args != asked.args)

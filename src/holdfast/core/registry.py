@@ -1,0 +1,35 @@
+"""Which apps exist in this process, and what they define: so that a process of its own can find a step by name."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from holdfast.codec import Codec
+from holdfast.core.definitions import StepDefinition, WorkflowDefinition
+
+
+class Definitions(Protocol):
+    """What an app knows by name."""
+
+    name: str
+    codec: Codec
+
+    def find_step(self, name: str) -> StepDefinition: ...
+
+    def find_workflow(self, name: str) -> WorkflowDefinition: ...
+
+    def startable_names(self) -> list[str]: ...
+
+    def use_store(self, url: str) -> None: ...
+
+
+_apps: dict[str, Any] = {}
+
+
+def add_app(app: Definitions) -> None:
+    _apps[app.name] = app
+
+
+def find_app(name: str) -> Definitions | None:
+    found: Definitions | None = _apps.get(name)
+    return found

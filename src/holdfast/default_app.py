@@ -1,0 +1,9 @@
+"""`from holdfast import step, workflow`: the decorators of a default app on `./holdfast.db`, for scripts."""
+
+from __future__ import annotations
+
+from holdfast.app import App
+
+default_app = App("holdfast")
+step = default_app.step
+workflow = default_app.workflow

@@ -1,0 +1,85 @@
+"""Workflows and steps, by name, as something the core can replay."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from msgspec import Raw
+
+from holdfast.core.definitions import WorkflowDefinition, WorkflowOptions
+from holdfast.core.loop import running
+from holdfast.core.registry import Definitions
+from holdfast.engine.records import RunOptions
+from holdfast.errors import UnknownNameError
+
+SINGLE_STEP = WorkflowOptions()
+
+
+class WorkflowProgram:
+    """A workflow's function."""
+
+    def __init__(self, app: Definitions, definition: WorkflowDefinition, options: RunOptions) -> None:
+        self._app = app
+        self._definition = definition
+        self._options = options
+        self.name = definition.name
+        self.settings = definition.options
+        self.timeout = options.timeout if options.timeout is not None else definition.options.timeout
+
+    async def call(self, input: Raw) -> Any:
+        definition = self._definition
+        args, kwargs = self._app.codec.decode_call(input, definition.hints)
+        if definition.is_async:
+            return await definition.function(*args, **kwargs)
+        return definition.function(*args, **kwargs)
+
+    def result_type(self, kind: str, name: str) -> Any:
+        return _result_type(self._app, kind, name)
+
+    def retry_delay(self, error: BaseException, attempt: int) -> int | None:
+        return self.settings.retry_delay(error, attempt, self._options.max_retries)
+
+
+class StepProgram:
+    """A run that is a single step."""
+
+    def __init__(self, app: Definitions, name: str, options: RunOptions) -> None:
+        self._app = app
+        self.name = name
+        self.settings = SINGLE_STEP
+        self.timeout: int | None = None
+        self._overrides: dict[str, object] = {}
+        if options.timeout is not None:
+            self._overrides["timeout"] = options.timeout / 1_000_000
+        if options.max_retries is not None:
+            self._overrides["max_retries"] = options.max_retries
+
+    def call(self, input: Raw) -> Coroutine[Any, Any, Any]:
+        return self._call(input)
+
+    async def _call(self, input: Raw) -> Any:
+        loop = running()
+        assert loop is not None
+        return await loop.execution.ask_step(self.name, input, options=self._overrides)
+
+    def result_type(self, kind: str, name: str) -> Any:
+        return _result_type(self._app, kind, name)
+
+    def retry_delay(self, error: BaseException, attempt: int) -> int | None:
+        return None
+
+
+def program_for(app: Definitions, name: str, options: RunOptions) -> WorkflowProgram | StepProgram:
+    try:
+        return WorkflowProgram(app, app.find_workflow(name), options)
+    except UnknownNameError:
+        app.find_step(name)
+        return StepProgram(app, name, options)
+
+
+def _result_type(app: Definitions, kind: str, name: str) -> Any:
+    try:
+        return app.find_step(name).result_type if kind == "s" else app.find_workflow(name).result_type
+    except UnknownNameError:
+        return Any

@@ -1,0 +1,243 @@
+"""Every error that Holdfast raises, and the two that users raise.
+
+    HoldfastError
+    ├── RetryableError            raised by a step: try again, perhaps after `retry_after`
+    ├── FatalError                raised by a step: don't try again
+    ├── StepError                 stands for an exception that can't be rebuilt here
+    ├── StepTimeoutError          (TimeoutError) an attempt took longer than `timeout` or stalled
+    ├── WorkflowTimeoutError      (TimeoutError) a run took longer than its workflow's `timeout`
+    ├── WorkerLostError           an attempt took its worker down, again and again
+    ├── DefinitionError           a step, workflow or app was defined wrongly
+    │   └── DuplicateNameError
+    ├── UnknownNameError          (LookupError) no step or workflow of that name
+    ├── ArgumentError             (TypeError) a call doesn't fit the function's signature
+    ├── WrongContextError         (RuntimeError) called from a place where it can't work
+    ├── RunError
+    │   ├── RunNotFoundError      (LookupError)
+    │   ├── RunExistsError
+    │   ├── RunFinishedError
+    │   ├── RunCancelledError     the result of a cancelled run was asked for
+    │   └── RunStuckError         the result of a run that needs a person was asked for
+    ├── HookError
+    │   ├── HookNotFoundError     (LookupError)
+    │   ├── HookTokenError
+    │   └── HookPayloadError      (ValueError)
+    ├── WorkflowCodeError         the run is set aside or failed because of how the workflow is written
+    │   ├── NondeterminismError
+    │   ├── DeadlockError
+    │   ├── BlockingCallError
+    │   └── NeverAwaitedError
+    ├── ValueCodecError           (ValueError)
+    │   ├── EncodeError
+    │   ├── DecodeError
+    │   └── PayloadTooLargeError
+    └── StoreError
+        ├── StoreUnavailableError
+        ├── StoreBusyError
+        ├── StoreFullError
+        ├── StoreReadOnlyError
+        └── StoreSchemaError
+
+Control flow derives from BaseException, so that a user's `except Exception` can't swallow it: Suspended,
+ContinueAsNew, WorkflowBlocked, Fenced.
+
+Fields are plain attributes and messages are plain text, so each error survives being recorded and rebuilt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.durations import Duration, to_us
+
+
+class HoldfastError(Exception):
+    """The root of everything below."""
+
+
+class RetryableError(HoldfastError):
+    """Raised by a step whose failure may pass. `retry_after` sets this retry's own delay."""
+
+    def __init__(self, message: str = "", *, retry_after: Duration | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_us = None if retry_after is None else to_us(retry_after, "retry_after")
+
+
+class FatalError(HoldfastError):
+    """Raised by a step whose failure won't pass: no retry, whatever the options say."""
+
+
+class StepError(HoldfastError):
+    """Stands for an exception whose class can't be rebuilt in this process; its text is kept."""
+
+    def __init__(self, message: str = "", *, type_name: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.type_name = type_name
+        self.traceback = traceback
+
+
+class StepTimeoutError(HoldfastError, TimeoutError):
+    """An attempt took longer than its step's `timeout`, or made no progress for `stall_timeout`."""
+
+
+class WorkflowTimeoutError(HoldfastError, TimeoutError):
+    """A run took longer than its workflow's `timeout`."""
+
+
+class WorkerLostError(HoldfastError):
+    """Attempts of one step took their worker down `max_losses` times, so it isn't tried again."""
+
+
+class DefinitionError(HoldfastError):
+    """A step, a workflow, an option or an app was defined wrongly."""
+
+
+class DuplicateNameError(DefinitionError):
+    """Two functions of one app claim the same name."""
+
+
+class UnknownNameError(HoldfastError, LookupError):
+    """No step or workflow of that name is known here."""
+
+
+class ArgumentError(HoldfastError, TypeError):
+    """The arguments don't fit the function's signature."""
+
+
+class WrongContextError(HoldfastError, RuntimeError):
+    """Something was called from a place where it can't work."""
+
+
+class RunError(HoldfastError):
+    """Something about one run."""
+
+    def __init__(self, message: str = "", *, run_id: str = "") -> None:
+        super().__init__(message)
+        self.run_id = run_id
+
+
+class RunNotFoundError(RunError, LookupError):
+    """The store knows no run of that id."""
+
+
+class RunExistsError(RunError):
+    """The id is taken by a run that is not the one asked for."""
+
+
+class RunFinishedError(RunError):
+    """The run has ended, so this can't be done to it."""
+
+
+class RunCancelledError(RunError):
+    """The run was cancelled, so it has no result."""
+
+
+class RunStuckError(RunError):
+    """The run needs a person before it can go on; `reason` says why."""
+
+    def __init__(self, message: str = "", *, run_id: str = "", reason: str = "") -> None:
+        super().__init__(message, run_id=run_id)
+        self.reason = reason
+
+
+class HookError(HoldfastError):
+    """Something about a hook."""
+
+
+class HookNotFoundError(HookError, LookupError):
+    """No run waits for that hook."""
+
+
+class HookTokenError(HookError):
+    """The token was altered, has expired, or was made for another app."""
+
+
+class HookPayloadError(HookError, ValueError):
+    """The payload doesn't fit the hook's model."""
+
+
+class WorkflowCodeError(HoldfastError):
+    """Something about how workflow code is written."""
+
+
+class NondeterminismError(WorkflowCodeError):
+    """Replay asked for something else than the history holds. Both sides are kept."""
+
+    def __init__(self, message: str = "", *, recorded: str = "", asked: str = "", line: str = "") -> None:
+        super().__init__(message)
+        self.recorded = recorded
+        self.asked = asked
+        self.line = line
+
+
+class DeadlockError(WorkflowCodeError):
+    """Nothing is ready, nothing is outstanding, and the workflow hasn't returned."""
+
+
+class BlockingCallError(WorkflowCodeError):
+    """Workflow code did I/O, blocked, or didn't yield for too long."""
+
+
+class NeverAwaitedError(WorkflowCodeError):
+    """A step, sleep, hook or child was created and never awaited."""
+
+
+class ValueCodecError(HoldfastError, ValueError):
+    """A value can't be written or read."""
+
+
+class EncodeError(ValueCodecError):
+    """A value can't be recorded; the message says which one, and where in the whole."""
+
+
+class DecodeError(ValueCodecError):
+    """A recorded value can't be rebuilt."""
+
+
+class PayloadTooLargeError(ValueCodecError):
+    """A value is larger than the store's limit."""
+
+
+class StoreError(HoldfastError):
+    """Something about the database."""
+
+
+class StoreUnavailableError(StoreError):
+    """The database can't be reached or opened."""
+
+
+class StoreBusyError(StoreError):
+    """Another process held the database for too long."""
+
+
+class StoreFullError(StoreError):
+    """There is no room left where the database lives."""
+
+
+class StoreReadOnlyError(StoreError):
+    """The database can't be written."""
+
+
+class StoreSchemaError(StoreError):
+    """The database was made by another version of Holdfast."""
+
+
+class Suspended(BaseException):
+    """Thrown into a run's code when the run leaves memory. Nothing it does on the way out has an effect."""
+
+
+class WorkflowBlocked(BaseException):
+    """Thrown into workflow code that does I/O or doesn't yield; the run is set aside."""
+
+
+class Fenced(BaseException):
+    """This worker was declared dead; its commit was refused and nothing of it was written."""
+
+
+class ContinueAsNew(BaseException):
+    """Raised by `wf.continue_as_new`: end this history and go on with a fresh one under the same id."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        self.call_args = args
+        self.call_kwargs = kwargs

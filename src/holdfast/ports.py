@@ -1,0 +1,361 @@
+"""Every interface between the engine and the world. The docstrings are the contract: whoever writes a new
+store, executor, notifier or clock needs to read only this.
+
+Times are integer microseconds since the epoch, on the store's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Status(StrEnum):
+    """What a run is doing."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    WAITING = "WAITING"
+    RETRY = "RETRY"
+    PAUSED = "PAUSED"
+    STUCK = "STUCK"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_final(self) -> bool:
+        return self in FINAL
+
+
+FINAL = frozenset({Status.SUCCESS, Status.FAILURE, Status.CANCELLED})
+
+
+class StepState(StrEnum):
+    PENDING = "PENDING"
+    RECEIVED = "RECEIVED"
+    STARTED = "STARTED"
+    RETRY = "RETRY"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    SKIPPED = "SKIPPED"
+    CANCELLED = "CANCELLED"
+
+
+class RunRow(msgspec.Struct, kw_only=True):
+    """A run without its history. `no` is the store's own number for it."""
+
+    no: int
+    app: str
+    id: str
+    workflow: str
+    status: str
+    reason: str = ""
+    stuck: str = ""
+    owner: str | None = None
+    wake_at: int | None = None
+    attempt: int = 1
+    losses: int = 0
+    base_seq: int = 1
+    end_seq: int = 0
+    priority: int = 0
+    parent_id: str | None = None
+    parent_cmd: str | None = None
+    root_id: str | None = None
+    build: str = ""
+    durable: bool = True
+    options: bytes = b"{}"
+    fingerprint: bytes = b""
+    created_at: int = 0
+    started_at: int | None = None
+    finished_at: int | None = None
+    expires_at: int | None = None
+
+
+class Record(msgspec.Struct):
+    """An event as it is stored: columns for people and queries, the payload for the core."""
+
+    seq: int
+    kind: str
+    name: str
+    cmd: str
+    cause: int
+    attempt: int
+    worker: str
+    ts: int
+    payload: bytes
+
+
+class NewRun(msgspec.Struct, kw_only=True):
+    """A run to be created, with the beginning of its history."""
+
+    id: str
+    workflow: str
+    records: list[Record]
+    wake_at: int
+    created_at: int
+    fingerprint: bytes
+    status: str = Status.PENDING
+    priority: int = 0
+    parent_id: str | None = None
+    parent_cmd: str | None = None
+    root_id: str | None = None
+    durable: bool = True
+    options: bytes = b"{}"
+    base_seq: int = 1
+    attributes: list[tuple[str, str, bytes]] = []
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """Something for a run's inbox. A run that is held (PAUSED, STUCK) is woken only by `control` messages;
+    a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept."""
+
+    run_id: str
+    kind: str
+    body: bytes = b"{}"
+    control: bool = False
+    late: bool = False
+    dedupe: str | None = None
+
+
+class Letter(msgspec.Struct):
+    """A message as its run's owner reads it."""
+
+    id: int
+    run_no: int
+    kind: str
+    body: bytes
+
+
+class Change(msgspec.Struct, kw_only=True):
+    """What one commit does to one run and because of it."""
+
+    no: int
+    records: list[Record] = []
+    consumed: list[int] = []
+    columns: dict[str, Any] = {}
+    children: list[NewRun] = []
+    messages: list[Message] = []
+    attributes: list[tuple[str, str, bytes]] = []
+    dropped_attributes: list[tuple[str, str]] = []
+
+
+class Claimed(msgspec.Struct):
+    """A run that now belongs to the worker that claimed it, with its history from `base_seq` on."""
+
+    row: RunRow
+    payloads: list[bytes]
+    letters: list[Letter]
+
+
+class WorkerRow(msgspec.Struct, kw_only=True):
+    id: str
+    app: str
+    host: str
+    pid: int
+    build: str
+    names: list[str]
+    address: str = ""
+    started_at: int = 0
+    lease_until: int = 0
+
+
+class RunQuery(msgspec.Struct, kw_only=True):
+    """A page of runs, newest first. `after` is the `no` of the last one of the page before."""
+
+    statuses: Sequence[str] = ()
+    workflow: str | None = None
+    parent: str | None = None
+    since: int | None = None
+    data: dict[str, str] = {}
+    prefix: str | None = None
+    after: int | None = None
+    limit: int = 100
+
+
+class Store(Protocol):
+    """Where runs, histories and inboxes live.
+
+    Each method is one transaction: it happens whole or not at all, and once it has returned it survives the
+    process and the machine. Failures are StoreErrors. After a failure of `commit` or `create` the caller
+    doesn't know whether it happened, and has to look.
+    """
+
+    app: str
+    url: str
+
+    def now(self) -> int:
+        """The store's time. All workers on one store agree on it."""
+
+    def close(self) -> None:
+        """Let go of every connection. Nothing is lost."""
+
+    def secret(self) -> bytes:
+        """A random key made once per store, for signing tokens."""
+
+    # -- workers
+
+    def register(self, worker: WorkerRow, lease: int) -> None:
+        """Make a worker known, hold its life lock, and give back runs that were set aside because nobody knew
+        their code, or diverged on another build, if this worker's code may do better."""
+
+    def beat(self, worker_id: str, lease: int) -> bool:
+        """Renew a lease; False if the worker has been declared dead."""
+
+    def let_go(self, worker_id: str) -> None:
+        """Give up the life lock of a worker of this process that was declared dead."""
+
+    def unregister(self, worker_id: str) -> None:
+        """Release every run of a worker without counting a loss, and let go of its life lock."""
+
+    def bury(self, me: str) -> list[str]:
+        """Declare dead each worker whose life lock is free or whose lease has run out: its row is deleted (so
+        that it can't write any more), its runs can be claimed at once, and each counts a loss."""
+
+    def workers(self) -> list[WorkerRow]: ...
+
+    # -- runs
+
+    def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
+        """Create a run. If its id is taken nothing happens and the run that has it is returned, unless it has
+        ended and `replace` says to delete it first."""
+
+    def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> list[Claimed]:
+        """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs.
+
+        Raises Fenced, with nothing written, if the worker has been declared dead. A run is claimable if nobody
+        owns it, its workflow is one of `names`, and either `wake_at` is past or a message waits for it (held
+        runs: a control message). Children whose id is taken are left as they are; messages to runs that don't
+        exist or have ended are dropped, except `late` ones."""
+
+    def letters(self, worker_id: str) -> list[Letter]:
+        """The inboxes of all runs the worker owns, oldest first. Reading doesn't consume; `commit` does."""
+
+    def post(self, message: Message) -> str | None:
+        """Put a message into a run's inbox; the run's status, None if there is no such run. Nothing is put
+        into the inbox of a run that has ended, unless the message is `late`."""
+
+    def get(self, run_id: str) -> RunRow | None: ...
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
+        """A run's history after event number `after`, all of it or only the kinds given."""
+
+    def data(self, run_id: str) -> dict[str, bytes]:
+        """What the run has published of its data."""
+
+    def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
+        """What is kept beside the run's history under `key`, by value."""
+
+    def find_hook(self, key: str) -> list[tuple[str, str]]:
+        """Runs that wait for a hook of that key: (run id, hook name)."""
+
+    def runs(self, query: RunQuery) -> list[RunRow]: ...
+
+    def delete(self, run_id: str) -> str | None:
+        """Delete a run that has ended or is held, with everything that belongs to it. Returns the status it had,
+        None if there is no such run; a run with any other status is not deleted."""
+
+    def collect(self, limit: int) -> int:
+        """Delete up to `limit` runs whose time of retention has passed; how many were."""
+
+    def next_wake(self, names: Sequence[str]) -> int | None:
+        """When the next unowned run of these workflows is due; 0 if a message waits for one."""
+
+    def orphans(self, before: int) -> list[RunRow]:
+        """Runs due before `before` that nobody owns and whose workflow no live worker knows."""
+
+    def set_aside(self, no: int, reason: str, stuck: str) -> bool:
+        """Mark an unowned run STUCK, if it is still unowned."""
+
+
+class Notifier(Protocol):
+    """Push between processes: hints only. A lost hint costs a moment, a needless one costs a look."""
+
+    def listen(self, on_ring: Callable[[], None]) -> str:
+        """Call `on_ring` from some thread whenever an engine should look; the address others ring at."""
+
+    def ring(self) -> None:
+        """Something was put where an engine should look."""
+
+    def announce(self, run_ids: Iterable[str]) -> None:
+        """These runs have changed in a way that somebody may wait for."""
+
+    def watch(self, run_id: str) -> Watch:
+        """Be told when `announce` names the run."""
+
+    def close(self) -> None: ...
+
+
+class Watch(Protocol):
+    def wait(self, timeout: float) -> bool:
+        """Block until the run was announced, or the time is over."""
+
+    def close(self) -> None: ...
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """One try of a step, as an executor gets it."""
+
+    token: int
+    run_no: int
+    run_id: str
+    workflow: str
+    root_id: str
+    parent_id: str | None
+    cmd: str
+    step: str
+    args: Any
+    number: int
+    idempotency_key: str
+    timeout: int | None
+    stall_timeout: int | None
+    pool: str
+    data: dict[str, Any]
+    checkpoint: bytes | None = None
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it."""
+
+    attempt: Attempt
+    started: int
+    result: Any = None
+    error: BaseException | None = None
+    encoded_error: bytes | None = None
+    cancelled: bool = False
+    lost: bool = False
+    data: dict[str, Any] = {}
+    retry_after: int | None = None
+
+
+class Executor(Protocol):
+    """Where steps execute."""
+
+    def start(self, on_outcome: Callable[[Outcome], None], on_report: Callable[[Attempt, str, Any], None]) -> None:
+        """Begin to accept attempts. `on_outcome` is called once per attempt, `on_report` for what a step says on
+        its way; both from any thread."""
+
+    def submit(self, attempt: Attempt) -> None:
+        """Execute an attempt. Never blocks, never raises for what the step does."""
+
+    def started_at(self, token: int) -> int | None:
+        """When an attempt began to execute; None if it still waits for its turn."""
+
+    def cancel(self, token: int) -> None:
+        """Interrupt an attempt if it can be interrupted; its outcome still arrives, marked cancelled."""
+
+    def stop(self, grace: float) -> None:
+        """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it."""
+
+
+class Clock(Protocol):
+    """Time, as something that a test can move."""
+
+    def now(self) -> int: ...
+
+    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: bool) -> Any:
+        """Block in `get(seconds)` until something arrives, the time `due` has come, or `timeout` real seconds have
+        passed; then it raises queue.Empty. `busy` says that steps execute, so that time must not be skipped."""

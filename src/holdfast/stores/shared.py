@@ -1,0 +1,416 @@
+"""What every SQL store does the same way: the port's methods over the queries in `sql/`.
+
+A backend adds connections, transactions, error texts and life locks, and nothing else.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from importlib import resources
+from typing import Any, ClassVar, Protocol
+
+from holdfast.errors import Fenced, StoreSchemaError
+from holdfast.ports import (
+    FINAL,
+    Change,
+    Claimed,
+    Clock,
+    Letter,
+    Message,
+    NewRun,
+    Record,
+    RunQuery,
+    RunRow,
+    Status,
+    WorkerRow,
+)
+
+COLUMNS = (
+    "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
+    "end_seq", "priority", "parent_id", "parent_cmd", "root_id", "build", "durable", "options", "fingerprint",
+    "created_at", "started_at", "finished_at", "expires_at",
+)  # fmt: skip
+PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
+VALUE_LIMIT = 200
+
+
+def read_queries() -> dict[str, str]:
+    text = resources.files("holdfast.stores").joinpath("sql/queries.sql").read_text()
+    text = text.replace("{columns}", ", ".join(COLUMNS))
+    blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
+    return dict(zip(blocks[::2], (block.strip().rstrip(";") for block in blocks[1::2]), strict=True))
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Numbered, forward only."""
+    folder = resources.files("holdfast.stores").joinpath("sql")
+    found = [(int(file.name[:4]), file.read_text()) for file in folder.iterdir() if file.name[:4].isdigit()]
+    return sorted(found)
+
+
+class LifeLockLike(Protocol):
+    def take(self) -> None: ...
+    def release(self) -> None: ...
+    def is_free(self) -> bool: ...
+
+
+class SqlStore(abc.ABC):
+    """The Store port over a connection that speaks SQL."""
+
+    queries: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, app: str, url: str, clock: Clock) -> None:
+        self.app = app
+        self.url = url
+        self.clock = clock
+        if not SqlStore.queries:
+            SqlStore.queries = read_queries()
+        self._q = SqlStore.queries
+        self._alive_here: dict[str, LifeLockLike | None] = {}
+        self._secret = b""
+        self._migrate()
+
+    # -- what a backend gives
+
+    @abc.abstractmethod
+    def read(self) -> AbstractContextManager[Any]:
+        """A connection to read with."""
+
+    @abc.abstractmethod
+    def write(self, name: str) -> AbstractContextManager[Any]:
+        """A connection inside a transaction, which is committed at the end; `name` names its failpoints."""
+
+    @abc.abstractmethod
+    def life_lock(self, worker_id: str) -> LifeLockLike | None:
+        """The lock that a worker of that id holds as long as it lives; None if all workers live in this process."""
+
+    # -- schema
+
+    def _migrate(self) -> None:
+        known = migrations()
+        with self.read() as db:
+            current = self._schema_version(db)
+        if current == known[-1][0]:
+            return
+        with self.write("migrate") as db:
+            current = self._schema_version(db)
+            if current > known[-1][0]:
+                raise StoreSchemaError(
+                    f"{self.url} has schema {current}, this version of Holdfast knows {known[-1][0]}; upgrade Holdfast "
+                    "here, or use another store"
+                )
+            for number, script in known:
+                if number > current:
+                    for statement in _statements(script):
+                        db.execute(statement)
+            db.execute(
+                "INSERT INTO meta (key, value) VALUES ('schema', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                (str(known[-1][0]),),
+            )
+            db.execute(
+                "INSERT INTO meta (key, value) VALUES ('secret', ?) ON CONFLICT DO NOTHING",
+                (secrets.token_bytes(32),),
+            )
+
+    def _schema_version(self, db: Any) -> int:
+        there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
+        if not there:
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone():
+                raise StoreSchemaError(f"{self.url} is a database of another program; name another file for Holdfast")
+            return 0
+        found = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        return int(found[0]) if found else 0
+
+    def now(self) -> int:
+        return self.clock.now()
+
+    def secret(self) -> bytes:
+        if not self._secret:
+            with self.read() as db:
+                self._secret = bytes(db.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()[0])
+        return self._secret
+
+    # -- workers
+
+    def register(self, worker: WorkerRow, lease: int) -> None:
+        lock = self.life_lock(worker.id)
+        if lock is not None:
+            lock.take()
+        self._alive_here[worker.id] = lock
+        now = self.now()
+        names = json.dumps(worker.names)
+        with self.write("register") as db:
+            db.execute(
+                self._q["insert_worker"],
+                {
+                    "id": worker.id, "app": worker.app, "host": worker.host, "pid": worker.pid, "build": worker.build,
+                    "names": names, "address": worker.address, "started_at": now, "lease_until": now + lease,
+                },
+            )  # fmt: skip
+            db.execute(self._q["welcome"], {"app": self.app, "now": now, "names": names, "build": worker.build})
+
+    def beat(self, worker_id: str, lease: int) -> bool:
+        with self.write("beat") as db:
+            cursor = db.execute(self._q["beat"], {"until": self.now() + lease, "worker": worker_id})
+            return bool(cursor.rowcount)
+
+    def unregister(self, worker_id: str) -> None:
+        with self.write("unregister") as db:
+            db.execute(self._q["release_runs"], {"loss": 0, "now": self.now(), "worker": worker_id})
+            db.execute(self._q["delete_worker"], {"worker": worker_id})
+        self.let_go(worker_id)
+
+    def let_go(self, worker_id: str) -> None:
+        """Stop claiming that a worker of this process lives."""
+        lock = self._alive_here.pop(worker_id, None)
+        if lock is not None:
+            lock.release()
+
+    def bury(self, me: str) -> list[str]:
+        now = self.now()
+        dead = [w.id for w in self.workers() if w.id != me and (w.lease_until < now or self._is_dead(w.id))]
+        buried = []
+        for worker_id in dead:
+            with self.write("bury") as db:
+                renewed = db.execute("SELECT lease_until FROM workers WHERE id = ?", (worker_id,)).fetchone()
+                if renewed is None or (renewed[0] >= now and not self._is_dead(worker_id)):
+                    continue
+                db.execute(self._q["release_runs"], {"loss": 1, "now": now, "worker": worker_id})
+                db.execute(self._q["delete_worker"], {"worker": worker_id})
+            buried.append(worker_id)
+            lock = self.life_lock(worker_id)
+            if lock is not None and worker_id not in self._alive_here and lock.is_free():
+                lock.release()
+        return buried
+
+    def _is_dead(self, worker_id: str) -> bool:
+        if worker_id in self._alive_here:
+            return False
+        lock = self.life_lock(worker_id)
+        return lock is None or lock.is_free()
+
+    def workers(self) -> list[WorkerRow]:
+        with self.read() as db:
+            rows = db.execute(self._q["select_workers"], {"app": self.app}).fetchall()
+        return [
+            WorkerRow(
+                id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=json.loads(r[5]), address=r[6],
+                started_at=r[7], lease_until=r[8],
+            )
+            for r in rows
+        ]  # fmt: skip
+
+    # -- runs
+
+    def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
+        with self.write("create") as db:
+            no = self._insert_run(db, run)
+            if no is not None:
+                return None
+            taken = self._row(db.execute(self._q["select_run"], {"app": self.app, "id": run.id}).fetchone())
+            if not (replace and taken.status in FINAL and taken.owner is None):
+                return taken
+            self._delete(db, taken.no)
+            self._insert_run(db, run)
+            return None
+
+    def _insert_run(self, db: Any, run: NewRun) -> int | None:
+        found = db.execute(
+            self._q["insert_run"],
+            {
+                "app": self.app, "id": run.id, "workflow": run.workflow, "status": run.status, "wake_at": run.wake_at,
+                "priority": run.priority, "parent_id": run.parent_id, "parent_cmd": run.parent_cmd,
+                "root_id": run.root_id, "durable": run.durable, "options": run.options,
+                "fingerprint": run.fingerprint, "base_seq": run.base_seq, "created_at": run.created_at,
+            },
+        ).fetchone()  # fmt: skip
+        if found is None:
+            return None
+        no = int(found[0])
+        self._insert_history(db, no, run.records)
+        db.executemany(
+            self._q["set_attribute"],
+            [(no, *_attribute(key, value, body)) for key, value, body in run.attributes],
+        )
+        return no
+
+    def _insert_history(self, db: Any, no: int, records: Iterable[Record]) -> None:
+        db.executemany(
+            self._q["insert_history"],
+            [(no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload) for r in records],
+        )
+
+    def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> list[Claimed]:
+        with self.write("commit") as db:
+            if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
+                raise Fenced(worker_id)
+            for change in changes:
+                self._apply(db, change)
+            return self._claim(db, worker_id, claim, names) if claim else []
+
+    def _apply(self, db: Any, change: Change) -> None:
+        if change.records:
+            self._insert_history(db, change.no, change.records)
+        if change.consumed:
+            db.executemany(self._q["consume"], [(id,) for id in change.consumed])
+        for child in change.children:
+            self._insert_run(db, child)
+        for message in change.messages:
+            self._insert_message(db, message)
+        for key, value in change.dropped_attributes:
+            db.execute(self._q["drop_attribute"], (change.no, key, value))
+        for key, value, body in change.attributes:
+            if key.startswith("data."):
+                db.execute(self._q["clear_attribute"], (change.no, key))
+            db.execute(self._q["set_attribute"], (change.no, *_attribute(key, value, body)))
+        if change.columns:
+            names = ", ".join(f"{name} = ?" for name in change.columns)
+            db.execute(f"UPDATE runs SET {names} WHERE no = ?", (*change.columns.values(), change.no))
+
+    def _claim(self, db: Any, worker_id: str, limit: int, names: Sequence[str]) -> list[Claimed]:
+        parameters = {
+            "worker": worker_id, "app": self.app, "now": self.now(), "limit": limit, "names": json.dumps(names),
+        }  # fmt: skip
+        rows = [self._row(row) for row in db.execute(self._q["claim"], parameters).fetchall()]
+        if not rows:
+            return []
+        nos = json.dumps([row.no for row in rows])
+        claimed = {row.no: Claimed(row, [], []) for row in rows}
+        for no, payload in db.execute(self._q["history_from_base"], {"nos": nos}):
+            claimed[no].payloads.append(payload)
+        for letter in db.execute(self._q["letters_of_runs"], {"nos": nos}):
+            claimed[letter[1]].letters.append(Letter(*letter))
+        return list(claimed.values())
+
+    def letters(self, worker_id: str) -> list[Letter]:
+        with self.read() as db:
+            return [Letter(*row) for row in db.execute(self._q["letters_of_worker"], {"worker": worker_id})]
+
+    def post(self, message: Message) -> str | None:
+        with self.write("post") as db:
+            self._insert_message(db, message)
+            found = db.execute(
+                "SELECT status FROM runs WHERE app = ? AND id = ?", (self.app, message.run_id)
+            ).fetchone()
+            return found[0] if found else None
+
+    def _insert_message(self, db: Any, message: Message) -> None:
+        db.execute(
+            self._q["post"],
+            {
+                "kind": message.kind, "control": message.control, "dedupe": message.dedupe, "body": message.body,
+                "now": self.now(), "app": self.app, "run_id": message.run_id, "late": message.late,
+            },
+        )  # fmt: skip
+
+    def get(self, run_id: str) -> RunRow | None:
+        with self.read() as db:
+            row = db.execute(self._q["select_run"], {"app": self.app, "id": run_id}).fetchone()
+        return self._row(row) if row is not None else None
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
+        with self.read() as db:
+            no = self._number(db, run_id)
+            query = self._q["payloads_of_kinds" if kinds else "payloads"]
+            parameters = {"no": no, "after": after} | ({"kinds": json.dumps(kinds)} if kinds else {})
+            return [row[0] for row in db.execute(query, parameters)]
+
+    def data(self, run_id: str) -> dict[str, bytes]:
+        with self.read() as db:
+            rows = db.execute(self._q["data"], {"no": self._number(db, run_id)}).fetchall()
+        return {key.removeprefix("data."): body for key, body in rows}
+
+    def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
+        with self.read() as db:
+            query = "SELECT value, body FROM attributes WHERE run = ? AND key = ?"
+            return dict(db.execute(query, (self._number(db, run_id), key)).fetchall())
+
+    def find_hook(self, key: str) -> list[tuple[str, str]]:
+        with self.read() as db:
+            rows = db.execute(self._q["find_hook"], {"value": key, "app": self.app}).fetchall()
+        return [(run_id, bytes(name).decode()) for run_id, name in rows]
+
+    def runs(self, query: RunQuery) -> list[RunRow]:
+        where, parameters = ["app = ?"], [self.app]
+        conditions: list[tuple[str, Any]] = [
+            ("workflow = ?", query.workflow),
+            ("parent_id = ?", query.parent),
+            ("created_at >= ?", query.since),
+            ("no < ?", query.after),
+        ]
+        for text, value in conditions:
+            if value is not None:
+                where.append(text)
+                parameters.append(value)
+        if query.prefix is not None:
+            where.append("substr(id, 1, ?) = ?")
+            parameters += [len(query.prefix), query.prefix]  # type: ignore[list-item]
+        if query.statuses:
+            where.append(f"status IN ({', '.join('?' * len(query.statuses))})")
+            parameters += query.statuses
+        for key, value in query.data.items():
+            where.append("no IN (SELECT run FROM attributes WHERE key = ? AND value = ?)")
+            parameters += [f"data.{key}", value[:VALUE_LIMIT]]
+        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {' AND '.join(where)} ORDER BY no DESC LIMIT ?"
+        with self.read() as db:
+            return [self._row(row) for row in db.execute(sql, (*parameters, query.limit))]
+
+    def delete(self, run_id: str) -> str | None:
+        with self.write("delete") as db:
+            found = db.execute(self._q["select_run"], {"app": self.app, "id": run_id}).fetchone()
+            if found is None:
+                return None
+            row = self._row(found)
+            if row.owner is None and row.status in (*FINAL, Status.PAUSED, Status.STUCK):
+                self._delete(db, row.no)
+            return row.status
+
+    def collect(self, limit: int) -> int:
+        with self.write("collect") as db:
+            rows = db.execute(self._q["expired"], {"app": self.app, "now": self.now(), "limit": limit}).fetchall()
+            for (no,) in rows:
+                self._delete(db, no)
+        return len(rows)
+
+    def _delete(self, db: Any, no: int) -> None:
+        for table in PARTS:
+            db.execute(self._q["delete_parts"].replace("{table}", table), {"no": no})
+        db.execute(self._q["delete_run"], {"no": no})
+
+    def next_wake(self, names: Sequence[str]) -> int | None:
+        with self.read() as db:
+            parameters = {"app": self.app, "names": json.dumps(names)}
+            if db.execute(self._q["message_waits"], parameters).fetchone():
+                return 0
+            found = db.execute(self._q["next_wake"], parameters).fetchone()
+        return found[0] if found else None
+
+    def orphans(self, before: int) -> list[RunRow]:
+        with self.read() as db:
+            rows = db.execute(self._q["orphans"], {"app": self.app, "before": before}).fetchall()
+        return [self._row(row) for row in rows]
+
+    def set_aside(self, no: int, reason: str, stuck: str) -> bool:
+        with self.write("set_aside") as db:
+            return bool(db.execute(self._q["set_aside"], {"reason": reason, "stuck": stuck, "no": no}).rowcount)
+
+    def _number(self, db: Any, run_id: str) -> int:
+        found = db.execute("SELECT no FROM runs WHERE app = ? AND id = ?", (self.app, run_id)).fetchone()
+        return found[0] if found else -1
+
+    @staticmethod
+    def _row(values: Sequence[Any]) -> RunRow:
+        return RunRow(**dict(zip(COLUMNS, values, strict=True)))
+
+
+def _statements(script: str) -> list[str]:
+    return [text for text in (part.strip() for part in re.sub(r"--.*", "", script).split(";")) if text]
+
+
+def _attribute(key: str, value: str, body: bytes) -> tuple[str, str, bytes]:
+    return key, value[:VALUE_LIMIT], body

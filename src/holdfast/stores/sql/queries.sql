@@ -1,0 +1,142 @@
+-- name: insert_run
+-- A run begins: nothing happens if its id is taken.
+INSERT INTO runs (app, id, workflow, status, wake_at, priority, parent_id, parent_cmd, root_id, durable, options,
+                  fingerprint, base_seq, created_at)
+VALUES (:app, :id, :workflow, :status, :wake_at, :priority, :parent_id, :parent_cmd, :root_id, :durable, :options,
+        :fingerprint, :base_seq, :created_at)
+ON CONFLICT (app, id) DO NOTHING
+RETURNING no;
+
+-- name: insert_history
+INSERT INTO history (run, seq, kind, name, cmd, cause, attempt, worker, ts, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: select_run
+SELECT {columns} FROM runs WHERE app = :app AND id = :id;
+
+-- name: am_i_alive
+-- Fencing: a worker may write only while its row is there.
+SELECT 1 FROM workers WHERE id = :worker;
+
+-- name: claim
+-- Runs that are due, then runs with a message waiting; the head start of priority is in wake_at.
+UPDATE runs
+SET owner = :worker, wake_at = NULL, started_at = ifnull(started_at, :now),
+    status = CASE WHEN status IN ('PENDING', 'WAITING', 'RETRY') THEN 'RUNNING' ELSE status END
+WHERE no IN (
+    SELECT no FROM (
+        SELECT no, wake_at FROM runs
+        WHERE app = :app AND owner IS NULL AND wake_at <= :now AND workflow IN (SELECT value FROM json_each(:names))
+        ORDER BY wake_at LIMIT :limit)
+    UNION ALL
+    SELECT no FROM (
+        SELECT DISTINCT r.no FROM inbox i CROSS JOIN runs r ON r.no = i.run
+        WHERE r.app = :app AND r.owner IS NULL AND (r.held = 0 OR i.control = 1)
+          AND r.workflow IN (SELECT value FROM json_each(:names))
+        LIMIT :limit)
+    LIMIT :limit)
+RETURNING {columns};
+
+-- name: history_from_base
+SELECT h.run, h.payload FROM json_each(:nos) j CROSS JOIN runs r ON r.no = j.value
+CROSS JOIN history h ON h.run = r.no AND h.seq >= r.base_seq
+ORDER BY h.run, h.seq;
+
+-- name: letters_of_runs
+SELECT id, run, kind, body FROM inbox WHERE run IN (SELECT value FROM json_each(:nos)) ORDER BY id;
+
+-- name: letters_of_worker
+SELECT i.id, i.run, i.kind, i.body FROM inbox i CROSS JOIN runs r ON r.no = i.run
+WHERE r.owner = :worker ORDER BY i.id;
+
+-- name: consume
+DELETE FROM inbox WHERE id = ?;
+
+-- name: post
+-- Senders only insert. A run that has ended takes only what is meant for it even so.
+INSERT INTO inbox (run, kind, control, dedupe, body, ts)
+SELECT no, :kind, :control, :dedupe, :body, :now FROM runs
+WHERE app = :app AND id = :run_id AND (:late OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
+ON CONFLICT DO NOTHING;
+
+-- name: set_attribute
+INSERT INTO attributes (run, key, value, body) VALUES (?, ?, ?, ?)
+ON CONFLICT (run, key, value) DO UPDATE SET body = excluded.body;
+
+-- name: clear_attribute
+DELETE FROM attributes WHERE run = ? AND key = ?;
+
+-- name: drop_attribute
+DELETE FROM attributes WHERE run = ? AND key = ? AND value = ?;
+
+-- name: insert_worker
+INSERT INTO workers (id, app, host, pid, build, names, address, started_at, lease_until)
+VALUES (:id, :app, :host, :pid, :build, :names, :address, :started_at, :lease_until);
+
+-- name: beat
+UPDATE workers SET lease_until = :until WHERE id = :worker;
+
+-- name: select_workers
+SELECT id, app, host, pid, build, names, address, started_at, lease_until FROM workers WHERE app = :app;
+
+-- name: delete_worker
+DELETE FROM workers WHERE id = :worker;
+
+-- name: release_runs
+-- What a worker leaves behind can be claimed at once. Runs that have ended or are held need nobody.
+UPDATE runs
+SET owner = NULL,
+    losses = losses + CASE WHEN held = 0 AND finished_at IS NULL THEN max(:loss, 1 - durable) ELSE 0 END,
+    wake_at = CASE WHEN held = 0 AND finished_at IS NULL THEN :now ELSE wake_at END,
+    status = CASE WHEN status = 'RUNNING' THEN 'PENDING' ELSE status END
+WHERE owner = :worker;
+
+-- name: welcome
+-- A new worker may know code that nobody knew, or have mended code that diverged.
+UPDATE runs SET held = 0, stuck = '', reason = '', status = 'PENDING', wake_at = :now
+WHERE app = :app AND owner IS NULL AND status = 'STUCK'
+  AND (stuck = 'unknown' OR (stuck = 'diverged' AND build <> :build))
+  AND workflow IN (SELECT value FROM json_each(:names));
+
+-- name: payloads
+SELECT payload FROM history WHERE run = :no AND seq > :after ORDER BY seq;
+
+-- name: payloads_of_kinds
+SELECT payload FROM history WHERE run = :no AND seq > :after
+AND kind IN (SELECT value FROM json_each(:kinds)) ORDER BY seq;
+
+-- name: data
+SELECT key, body FROM attributes WHERE run = :no AND key LIKE 'data.%' ORDER BY key;
+
+-- name: find_hook
+SELECT r.id, a.body FROM attributes a CROSS JOIN runs r ON r.no = a.run
+WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
+
+-- name: delete_parts
+DELETE FROM {table} WHERE run = :no;
+
+-- name: delete_run
+DELETE FROM runs WHERE no = :no;
+
+-- name: expired
+SELECT no FROM runs WHERE app = :app AND expires_at <= :now AND owner IS NULL ORDER BY expires_at LIMIT :limit;
+
+-- name: next_wake
+SELECT wake_at FROM runs
+WHERE app = :app AND owner IS NULL AND wake_at IS NOT NULL AND workflow IN (SELECT value FROM json_each(:names))
+ORDER BY wake_at LIMIT 1;
+
+-- name: message_waits
+SELECT 1 FROM inbox i CROSS JOIN runs r ON r.no = i.run
+WHERE r.app = :app AND r.owner IS NULL AND (r.held = 0 OR i.control = 1)
+  AND r.workflow IN (SELECT value FROM json_each(:names)) LIMIT 1;
+
+-- name: orphans
+SELECT {columns} FROM runs
+WHERE app = :app AND owner IS NULL AND held = 0 AND wake_at <= :before
+  AND workflow NOT IN (SELECT j.value FROM workers w, json_each(w.names) j WHERE w.app = :app)
+ORDER BY wake_at LIMIT 100;
+
+-- name: set_aside
+UPDATE runs SET status = 'STUCK', held = 1, reason = :reason, stuck = :stuck, wake_at = NULL
+WHERE no = :no AND owner IS NULL AND held = 0 AND finished_at IS NULL;

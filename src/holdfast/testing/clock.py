@@ -1,0 +1,74 @@
+"""A clock that jumps to whatever is due next, when it may."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty
+from typing import Any
+
+
+class SkippingClock:
+    """Stands still, except while somebody waits for a run (then nothing holds it back) or `advance` moves it."""
+
+    def __init__(self, start: int) -> None:
+        self._now = start
+        self._horizon: int | None = None
+        self._waiting = 0
+        self._stalls = 0
+        self._idle = False
+        self._changed = threading.Condition()
+        self.wake: Callable[[], None] = lambda: None
+
+    def now(self) -> int:
+        return self._now
+
+    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: bool) -> Any:
+        """Called by the engine when it has nothing to do."""
+        try:
+            return get(0.0005)
+        except Empty:
+            pass
+        with self._changed:
+            if not busy:
+                if due is not None and (self._waiting or (self._horizon is not None and due <= self._horizon)):
+                    self._now = max(self._now, due)
+                    raise Empty
+                if self._horizon is not None:
+                    self._now, self._horizon = max(self._now, self._horizon), None
+                self._idle = True
+                self._stalls += 1
+                self._changed.notify_all()
+        try:
+            return get(min(timeout, 0.05))
+        finally:
+            with self._changed:
+                self._idle = False
+
+    def advance(self, by: int) -> None:
+        """Move on by `by` microseconds; whatever falls due on the way happens in order."""
+        with self._changed:
+            self._horizon = self._now + by
+            self.wake()
+            if not self._changed.wait_for(lambda: self._horizon is None and self._idle, timeout=60):
+                raise TimeoutError(
+                    "steps have been executing for 60 s; a step that waits for something can't be skipped"
+                )
+
+    def settle(self) -> None:
+        """Wait until everything that can happen without time passing has happened."""
+        with self._changed:
+            stalls = self._stalls
+            self.wake()
+            self._changed.wait_for(lambda: self._stalls > stalls and self._idle, timeout=60)
+
+    def waiting(self, by: int) -> None:
+        with self._changed:
+            self._waiting += by
+            self._stalls = 0
+        self.wake()
+
+    @property
+    def stalls(self) -> int:
+        """How often the engine found nothing to do while somebody waited."""
+        return self._stalls

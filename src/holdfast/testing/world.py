@@ -1,0 +1,250 @@
+"""`TestApp`: an app in a world of its own, in memory, where time is skipped and steps can be replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from holdfast.api.client import Client
+from holdfast.api.functions import Step
+from holdfast.api.handles import Run
+from holdfast.app import App
+from holdfast.core import events as ev
+from holdfast.core.definitions import StepDefinition
+from holdfast.core.execution import Execution
+from holdfast.core.loop import Greenlets
+from holdfast.durations import Duration, to_us
+from holdfast.engine.programs import program_for
+from holdfast.engine.reactor import Engine, Settings
+from holdfast.engine.records import RunOptions
+from holdfast.errors import ContinueAsNew, NondeterminismError
+from holdfast.executors.local import LocalExecutor
+from holdfast.ports import RunRow, Watch
+from holdfast.stores.doorbell import Intercom
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.clock import SkippingClock
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class TestApp:
+    """Runs an app's workflows in memory, with time that skips.
+
+        with TestApp(app) as world:
+            world.mock(charge, lambda order: Payment("ok"))
+            run = fulfil.start(order)
+            world.advance("2d")
+            assert run.result() == ...
+
+    Inside the block the app itself lives in this world. Waiting for a result skips time; otherwise time stands still
+    until `advance`. When the block ends, every run is replayed to see that its code is deterministic.
+    """
+
+    __test__ = False
+
+    def __init__(self, app: App, *, start: dt.datetime | None = None, check_replay: bool = True) -> None:
+        self.app = app
+        begin = start or dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+        self.clock = SkippingClock((begin - _EPOCH) // dt.timedelta(microseconds=1))
+        self._check_replay = check_replay
+        self._replacements: dict[str, Callable[..., Any]] = {}
+        self._failures: dict[str, list[tuple[int, BaseException]]] = {}
+        self._calls: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
+        self._lock = threading.Lock()
+
+    # -- the block
+
+    def __enter__(self) -> TestApp:
+        app = self.app
+        app.load()
+        self._before = (app.clock, app._store, app._notifier)
+        self.store = SqliteStore(app.name, ":memory:", self.clock)
+        self.notifier = _SkippingIntercom(self)
+        app.clock, app._store, app._notifier = self.clock, self.store, self.notifier
+        executor = LocalExecutor(self._find, app.codec, self.clock)
+        self.engine = Engine(
+            app,
+            self.store,
+            executor,
+            self.notifier,
+            self.clock,
+            app.build,
+            Settings(grace=1, show_after=0),
+            isolate=False,
+        )
+        self.clock.wake = self.engine.wake
+        self.engine.start()
+        self._thread = threading.Thread(target=self.engine.run, name="holdfast-test-engine", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if kind is None and self._check_replay:
+                self._replay_all()
+        finally:
+            self.engine.stop(0)
+            self._thread.join(10)
+            self.app.clock, self.app._store, self.app._notifier = self._before
+            self.store.close()
+
+    async def __aenter__(self) -> TestApp:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, tb)
+
+    # -- time
+
+    @property
+    def now(self) -> dt.datetime:
+        return _EPOCH + dt.timedelta(microseconds=self.clock.now())
+
+    def advance(self, by: Duration) -> None:
+        """Let time pass. Timers, retries and timeouts that fall due happen in order."""
+        self.clock.advance(to_us(by, "advance"))
+
+    def settle(self) -> None:
+        """Wait until everything that can happen without time passing has happened."""
+        self.clock.settle()
+
+    async def aadvance(self, by: Duration) -> None:
+        await asyncio.to_thread(self.advance, by)
+
+    async def asettle(self) -> None:
+        await asyncio.to_thread(self.settle)
+
+    # -- steps
+
+    def mock(self, step: Step[..., Any] | str, replacement: Any) -> None:
+        """Execute `replacement` (a function, or a value to return) in place of a step."""
+        name = self._name(step)
+        self._replacements[name] = replacement if callable(replacement) else lambda *args, **kwargs: replacement
+
+    def fail(self, step: Step[..., Any] | str, error: BaseException, *, call: int = 1) -> None:
+        """Let the `call`-th execution of a step, counted from now, raise `error`."""
+        name = self._name(step)
+        with self._lock:
+            self._failures.setdefault(name, []).append((len(self._calls.get(name, ())) + call, error))
+
+    def calls(self, step: Step[..., Any] | str) -> list[tuple[Any, ...]]:
+        """The arguments of each execution of a step, attempts included."""
+        with self._lock:
+            return [(*args, *kwargs.values()) for args, kwargs in self._calls.get(self._name(step), [])]
+
+    def _name(self, step: Step[..., Any] | str) -> str:
+        return self.app.find_step(step if isinstance(step, str) else step.name).name
+
+    def _find(self, name: str) -> StepDefinition:
+        definition = self.app.find_step(name)
+        function = self._replacements.get(name, definition.function)
+        is_async = definition.is_async if name not in self._replacements else asyncio.iscoroutinefunction(function)
+        run = self._recording_async(name, function) if is_async else self._recording(name, function)
+        return dataclasses.replace(definition, function=run, is_async=is_async)
+
+    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with self._lock:
+            calls = self._calls.setdefault(name, [])
+            calls.append((args, kwargs))
+            due = [error for number, error in self._failures.get(name, ()) if number == len(calls)]
+        if due:
+            raise due[0]
+
+    def _recording(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._record(name, args, kwargs)
+            return function(*args, **kwargs)
+
+        return call
+
+    def _recording_async(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self._record(name, args, kwargs)
+            return await function(*args, **kwargs)
+
+        return call
+
+    # -- histories
+
+    def kinds(self, run: Run[Any]) -> list[str]:
+        """What happened in a run, as the kinds of its events."""
+        return [event.kind for event in run.history()]
+
+    def replay(self, run: Run[Any] | str) -> None:
+        """Replay a run's history against the code as it is now; NondeterminismError if they differ, in arguments too."""
+        run_id = run if isinstance(run, str) else run.id
+        client = Client(self.app, self.store, self.notifier)
+        row = client.row(run_id)
+        if not row.durable:
+            return
+        replay(self.app, row, client.events(run_id), self.store.secret())
+
+    def _replay_all(self) -> None:
+        for run in self.app.runs(limit=10_000):
+            self.replay(run)
+
+
+def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"") -> Execution:
+    """Feed a history to an app's code, strictly. The code's end has to be the history's."""
+    run_id = row.id
+    base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
+    execution = Execution(run_id, program_for(app, row.workflow, RunOptions()), app.codec, Greenlets())
+    execution.app, execution.secret, execution.strict = app.name, secret, True
+    execution.parent_id, execution.root_id = row.parent_id, row.root_id or run_id
+    recorded = history[-1]
+    try:
+        for _ in execution.replay(history[base:]):
+            pass
+        main = execution._main
+        if isinstance(recorded, ev.RunCompleted):
+            if main is None or not main.done() or main.cancelled() or main.exception() is not None:
+                raise NondeterminismError(f"run {run_id} has returned, but on replay its code does not")
+            if app.codec.encode(main.result()) != bytes(recorded.result):
+                raise NondeterminismError(f"run {run_id} returns something else on replay")
+        elif main is not None and main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew):
+            raise NondeterminismError(f"run {run_id} continues as new on replay only")
+    finally:
+        execution.evict()
+    return execution
+
+
+class _SkippingIntercom(Intercom):
+    """Whoever waits for a run lets time skip, and is told if nothing can happen any more."""
+
+    def __init__(self, world: TestApp) -> None:
+        super().__init__()
+        self._world = world
+
+    def watch(self, run_id: str) -> Watch:
+        return _SkippingWatch(self._world, super().watch(run_id), run_id)
+
+
+class _SkippingWatch(Watch):
+    def __init__(self, world: TestApp, inner: Watch, run_id: str) -> None:
+        self._world = world
+        self._inner = inner
+        self._run_id = run_id
+        world.clock.waiting(1)
+
+    def wait(self, timeout: float) -> bool:
+        if self._inner.wait(min(timeout, 0.02)):
+            return True
+        if self._world.clock.stalls > 3:
+            row = self._world.store.get(self._run_id)
+            if row is not None and row.status not in ("SUCCESS", "FAILURE", "CANCELLED", "STUCK"):
+                raise TimeoutError(
+                    f"run {self._run_id} is {row.status} ({row.reason or 'nothing is due'}) and nothing more will happen in "
+                    "this test; send the hook it waits for, or resume it"
+                )
+        return False
+
+    def close(self) -> None:
+        self._world.clock.waiting(-1)
+        self._inner.close()
