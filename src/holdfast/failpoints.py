@@ -29,17 +29,18 @@ def disarm() -> None:
 
 
 def arm_from_environment() -> None:
-    """HOLDFAST_FAILPOINT=`name:nth` kills this process with SIGKILL at the nth hit of `name`."""
+    """HOLDFAST_FAILPOINT=`name:nth` kills this process at the nth hit of `name`, `name:nth:stop` stops it there."""
     text = os.environ.get("HOLDFAST_FAILPOINT", "")
     if not text:
         return
-    name, _, nth = text.rpartition(":")
+    name, nth, *how = text.split(":")
     left = int(nth)
+    number = signal.SIGSTOP if how == ["stop"] else signal.SIGKILL
 
-    def kill() -> None:
+    def strike() -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
-    arm(name, kill)
+    arm(name, strike)

@@ -28,6 +28,7 @@ class Status(StrEnum):
 
     @property
     def is_final(self) -> bool:
+        """Whether the run has ended: SUCCESS, FAILURE or CANCELLED."""
         return self in FINAL
 
 
@@ -35,6 +36,8 @@ FINAL = frozenset({Status.SUCCESS, Status.FAILURE, Status.CANCELLED})
 
 
 class StepState(StrEnum):
+    """What a step of a run is doing, or what became of it."""
+
     PENDING = "PENDING"
     RECEIVED = "RECEIVED"
     STARTED = "STARTED"
@@ -45,7 +48,7 @@ class StepState(StrEnum):
     CANCELLED = "CANCELLED"
 
 
-class RunRow(msgspec.Struct, kw_only=True):
+class RunRow(msgspec.Struct, kw_only=True, gc=False):
     """A run without its history. `no` is the store's own number for it."""
 
     no: int
@@ -75,7 +78,7 @@ class RunRow(msgspec.Struct, kw_only=True):
     expires_at: int | None = None
 
 
-class Record(msgspec.Struct):
+class Record(msgspec.Struct, gc=False):
     """An event as it is stored: columns for people and queries, the payload for the core."""
 
     seq: int
@@ -90,7 +93,7 @@ class Record(msgspec.Struct):
 
 
 class NewRun(msgspec.Struct, kw_only=True):
-    """A run to be created, with the beginning of its history."""
+    """A run to be created, with the beginning of its history. If the id of a child is taken, `if_taken` is posted."""
 
     id: str
     workflow: str
@@ -107,9 +110,10 @@ class NewRun(msgspec.Struct, kw_only=True):
     options: bytes = b"{}"
     base_seq: int = 1
     attributes: list[tuple[str, str, bytes]] = []
+    if_taken: Message | None = None
 
 
-class Message(msgspec.Struct, kw_only=True):
+class Message(msgspec.Struct, kw_only=True, gc=False):
     """Something for a run's inbox. A run that is held (PAUSED, STUCK) is woken only by `control` messages;
     a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept."""
 
@@ -121,7 +125,7 @@ class Message(msgspec.Struct, kw_only=True):
     dedupe: str | None = None
 
 
-class Letter(msgspec.Struct):
+class Letter(msgspec.Struct, gc=False):
     """A message as its run's owner reads it."""
 
     id: int
@@ -130,7 +134,7 @@ class Letter(msgspec.Struct):
     body: bytes
 
 
-class Change(msgspec.Struct, kw_only=True):
+class Change(msgspec.Struct, kw_only=True, gc=False):
     """What one commit does to one run and because of it."""
 
     no: int
@@ -141,6 +145,17 @@ class Change(msgspec.Struct, kw_only=True):
     messages: list[Message] = []
     attributes: list[tuple[str, str, bytes]] = []
     dropped_attributes: list[tuple[str, str]] = []
+    streamed: list[tuple[str, int, int, bytes]] = []
+
+
+class StreamRow(msgspec.Struct, gc=False):
+    """An item that a step or workflow has streamed."""
+
+    number: int
+    cmd: str
+    attempt: int
+    ts: int
+    item: bytes
 
 
 class Claimed(msgspec.Struct):
@@ -172,6 +187,7 @@ class RunQuery(msgspec.Struct, kw_only=True):
     since: int | None = None
     data: dict[str, str] = {}
     prefix: str | None = None
+    owner: str | None = None
     after: int | None = None
     limit: int = 100
 
@@ -181,7 +197,8 @@ class Store(Protocol):
 
     Each method is one transaction: it happens whole or not at all, and once it has returned it survives the
     process and the machine. Failures are StoreErrors. After a failure of `commit` or `create` the caller
-    doesn't know whether it happened, and has to look.
+    doesn't know whether it happened, and has to look. A value that the database can't hold is an EncodeError, and
+    nothing has happened; a time beyond the last one it can hold is that last one.
     """
 
     app: str
@@ -211,11 +228,18 @@ class Store(Protocol):
     def unregister(self, worker_id: str) -> None:
         """Release every run of a worker without counting a loss, and let go of its life lock."""
 
-    def bury(self, me: str) -> list[str]:
+    def bury(self, me: str, by_lease: bool = True) -> list[str]:
         """Declare dead each worker whose life lock is free or whose lease has run out: its row is deleted (so
-        that it can't write any more), its runs can be claimed at once, and each counts a loss."""
+        that it can't write any more), its runs can be claimed at once, and each counts a loss. Whoever was kept
+        from the store itself says `by_lease=False`: the others may not have been able to renew theirs either."""
 
     def workers(self) -> list[WorkerRow]: ...
+
+    def apps(self) -> list[str]:
+        """The apps that have runs or workers here, by name; for whoever looks at a store without an app's code."""
+
+    def addresses(self) -> list[str]:
+        """Where the engines of live workers can be rung."""
 
     # -- runs
 
@@ -227,9 +251,9 @@ class Store(Protocol):
         """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs.
 
         Raises Fenced, with nothing written, if the worker has been declared dead. A run is claimable if nobody
-        owns it, its workflow is one of `names`, and either `wake_at` is past or a message waits for it (held
-        runs: a control message). Children whose id is taken are left as they are; messages to runs that don't
-        exist or have ended are dropped, except `late` ones."""
+        owns it, its workflow is one of `names`, and either `wake_at` is past or a message waits for it (runs that
+        are held or to begin later: a control message). If the id of a child is taken, its `if_taken` is posted
+        instead; messages to runs that don't exist or have ended are dropped, except `late` ones."""
 
     def letters(self, worker_id: str) -> list[Letter]:
         """The inboxes of all runs the worker owns, oldest first. Reading doesn't consume; `commit` does."""
@@ -237,6 +261,9 @@ class Store(Protocol):
     def post(self, message: Message) -> str | None:
         """Put a message into a run's inbox; the run's status, None if there is no such run. Nothing is put
         into the inbox of a run that has ended, unless the message is `late`."""
+
+    def orders(self, run_id: str) -> list[str]:
+        """The kinds of the control messages that wait in a run's inbox."""
 
     def get(self, run_id: str) -> RunRow | None: ...
 
@@ -248,6 +275,9 @@ class Store(Protocol):
 
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         """What is kept beside the run's history under `key`, by value."""
+
+    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
+        """What a run has streamed after item number `after`, in order."""
 
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         """Runs that wait for a hook of that key: (run id, hook name)."""
@@ -296,7 +326,7 @@ class Watch(Protocol):
     def close(self) -> None: ...
 
 
-class Attempt(msgspec.Struct, kw_only=True):
+class Attempt(msgspec.Struct, kw_only=True, gc=False):
     """One try of a step, as an executor gets it."""
 
     token: int
@@ -356,6 +386,6 @@ class Clock(Protocol):
 
     def now(self) -> int: ...
 
-    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: bool) -> Any:
+    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int) -> Any:
         """Block in `get(seconds)` until something arrives, the time `due` has come, or `timeout` real seconds have
-        passed; then it raises queue.Empty. `busy` says that steps execute, so that time must not be skipped."""
+        passed; then it raises queue.Empty. `busy` says how many steps execute: meanwhile time must not be skipped."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.codec.chain import Chain, SignedPickle, Transform
-from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in
+from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in, type_name
 from holdfast.codec.hints import CallHints, Conformer
 from holdfast.codec.paths import Misfit, explain, show
 from holdfast.codec.types import TypeRegistry
@@ -115,9 +115,8 @@ class Codec:
         try:
             return self._finish(ErrorWriter(self._tagger).write(exc), "error")
         except Exception:  # too large or too deep; the least that can be said is always said
-            cls = type(exc)
             message = clip(message_of(exc), 2000)
-            record = {"type": f"{cls.__module__}:{cls.__qualname__}", "message": message, "args": [message]}
+            record = {"type": type_name(exc), "message": message, "args": [message]}
             return self._chain.seal(_dumps(mend_text(record)))
 
     def decode_error(self, data: Data) -> BaseException:

@@ -44,9 +44,8 @@ class ErrorWriter:
 
     def _link(self, exc: BaseException, depth: int) -> dict[str, Any]:
         self._seen.add(id(exc))
-        cls = type(exc)
-        data: dict[str, Any] = {"type": f"{cls.__module__}:{cls.__qualname__}", "message": message_of(exc)}
-        if cls.__module__ == "__main__":
+        data: dict[str, Any] = {"type": type_name(exc), "message": message_of(exc)}
+        if data["type"].startswith("__main__:"):
             data["main"] = home_of("__main__")
         if isinstance(exc, BaseExceptionGroup):
             data["group"] = [self._link(e, depth + 1) for e in exc.exceptions if self._is_new(e, depth)]
@@ -174,6 +173,11 @@ def _state(exc: BaseException) -> Iterator[tuple[str, object]]:
     for name, value in vars(exc).items():
         if name.isidentifier() and name not in ("__notes__", "__holdfast_traceback__"):
             yield name, value
+
+
+def type_name(exc: BaseException) -> str:
+    module = type(exc).__module__.replace("__mp_main__", "__main__")  # as multiprocessing calls a script
+    return f"{module}:{type(exc).__qualname__}"
 
 
 def message_of(exc: BaseException) -> str:

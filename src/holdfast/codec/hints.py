@@ -94,22 +94,21 @@ class Conformer:
         return lambda item: self.converter(target)(item)
 
     def _union(self, hint: Any, args: tuple[Any, ...]) -> Convert:
-        converters = [self.converter(arg) for arg in args]
+        classes = [typing.get_origin(arg) or arg for arg in args]
+        members = [
+            (cls if isinstance(cls, type) else (), self.converter(arg)) for cls, arg in zip(classes, args, strict=True)
+        ]
 
         def convert(value: Any) -> Any:
             if type(value) in args:
                 return value
-            fits: list[Any] = []
-            for converter in converters:
+            # Stable: members that the value is an instance of come first, the others in the order given.
+            for _, converter in sorted(members, key=lambda member: not _is_a(value, member[0])):
                 try:
-                    fits.append(converter(value))
+                    return converter(value)
                 except Misfit:
                     continue
-                if fits[-1] is value:
-                    return value
-            if not fits:
-                raise expected(hint, value)
-            return fits[0]
+            raise expected(hint, value)
 
         return convert
 
@@ -302,6 +301,13 @@ class CallHints:
 def expected(hint: Any, value: object) -> Misfit:
     wanted = name_of(hint) if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
     return Misfit(f"expected {wanted}, got {show(value)} of type {name_of(type(value))}")
+
+
+def _is_a(value: object, cls: Any) -> bool:
+    try:
+        return isinstance(value, cls)
+    except TypeError:  # a protocol
+        return False
 
 
 def _each(converters: Iterable[Convert], items: Iterable[Any]) -> list[Any]:

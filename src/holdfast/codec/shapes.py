@@ -62,6 +62,8 @@ def describe(cls: type) -> Shape | None:
     own_new = [vars(base).get("__new__") for base in cls.__mro__[:-1]]
     if any(isinstance(new, types.BuiltinFunctionType) for new in own_new):
         return None  # it also is a dict, an int, ..., whose content the fields don't tell
+    if "_attrs_cached_hash" in getattr(getattr(cls.__hash__, "__code__", None), "co_names", ()):
+        return None  # attrs keeps a hash beside the fields, which is another one in each process
     return _record(cls, fields)
 
 

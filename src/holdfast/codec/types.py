@@ -152,7 +152,7 @@ class TypeRegistry:
 
 def home_of(module: str) -> str:
     """The name by which others import a module: a script knows itself only as `__main__`."""
-    if module != "__main__":
+    if module not in ("__main__", "__mp_main__"):
         return module
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)

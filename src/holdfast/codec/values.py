@@ -3,6 +3,9 @@ JSON doesn't have, as it would flatten it silently: a tuple to a list, NaN to nu
 
 A tag is `{"$": name, "v": data}`. A dict that has a key "$" of its own is written as pairs, like one whose
 keys aren't strings.
+
+Types are matched exactly. A subclass of a builtin type is refused unless it is registered, defaultdict and
+Counter too: read back as its base it would be another thing.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ class Tagger:
                 if type(key) is not str or key == "$":
                     break
                 kind = type(item)
-                if kind is str or kind is bool or item is None:
+                if kind is str or (kind is int and MIN_INT <= item <= MAX_INT):  # most are, so spare the call
                     continue
                 tagged = self.tag(item, depth)
                 if tagged is not item:
@@ -97,6 +100,9 @@ class Tagger:
         i = 0
         try:
             for i, item in enumerate(value):
+                kind = type(item)
+                if kind is str or (kind is int and MIN_INT <= item <= MAX_INT):
+                    continue
                 tagged = self.tag(item, depth)
                 if tagged is not item:
                     if changed is None:

@@ -8,15 +8,17 @@ from msgspec import Raw
 from holdfast.core.events import NO_ARGS
 
 
-class Command(msgspec.Struct, kw_only=True):
+class Command(msgspec.Struct, kw_only=True, gc=False):
     cmd: str
 
 
-class ScheduleStep(Command, kw_only=True):
-    """Execute an attempt of a step, at `not_before` or as soon as possible."""
+class ScheduleStep(Command, kw_only=True, gc=False):
+    """Execute an attempt of a step, at `not_before` or as soon as possible. `origin` is the same for a step that an
+    earlier attempt of the run has tried before."""
 
     cause: int
     name: str
+    origin: str = ""
     args: Raw = NO_ARGS
     attempt: int = 1
     losses: int = 0
@@ -27,11 +29,11 @@ class ScheduleStep(Command, kw_only=True):
     data: dict[str, Raw] = {}
 
 
-class CancelStep(Command, kw_only=True):
+class CancelStep(Command, kw_only=True, gc=False):
     """Interrupt the attempt that executes, if any; its outcome no longer counts."""
 
 
-class StartChild(Command, kw_only=True):
+class StartChild(Command, kw_only=True, gc=False):
     """Create a child run, or retry it if it is there already (`again`)."""
 
     name: str
@@ -42,31 +44,37 @@ class StartChild(Command, kw_only=True):
     options: dict[str, object] = {}
 
 
-class WatchChild(Command, kw_only=True):
+class WatchChild(Command, kw_only=True, gc=False):
     """Ask a child that nobody waited for to tell its outcome."""
 
     child_id: str
 
 
-class CancelChild(Command, kw_only=True):
+class CancelChild(Command, kw_only=True, gc=False):
     child_id: str
     reason: str = ""
 
 
-class OpenHook(Command, kw_only=True):
+class OpenHook(Command, kw_only=True, gc=False):
     """Make a hook's key known to others, until it is answered or dropped."""
 
     name: str
     key: str
 
 
-class CloseHook(Command, kw_only=True):
+class CloseHook(Command, kw_only=True, gc=False):
     name: str
     key: str
 
 
-class PublishData(Command, kw_only=True):
+class PublishData(Command, kw_only=True, gc=False):
     """Make a datum of the run searchable."""
 
     key: str
     value: Raw
+
+
+class StreamItem(Command, kw_only=True, gc=False):
+    """Give an item to those who watch the run."""
+
+    item: Raw

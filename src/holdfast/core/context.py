@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.codec import Codec
+from holdfast.core.whereabouts import child_run_id
 from holdfast.ports import Attempt
 
 
@@ -37,7 +39,14 @@ class StepContext:
         self.checkpoint: bytes | None = attempt.checkpoint
         self.cancelled = False
         self.on_progress: Callable[[], None] | None = None
-        self.children = 0
+        self.children: Counter[str] = Counter()
+
+    def next_child_id(self, workflow: str) -> str:
+        """The id for the next child that this attempt starts. It derives from the idempotency key, so that a retried
+        step finds the child that an earlier attempt has started."""
+        self.children[workflow] += 1
+        key = self.attempt.idempotency_key.removeprefix(f"{self.attempt.run_id}:")
+        return child_run_id(self.attempt.run_id, workflow, key, 1, str(self.children[workflow]))
 
     def touch(self) -> None:
         """A sign of life: where a plain step learns that it was cancelled, and stops being stalled."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.durations import SECOND, Duration, to_us
-from holdfast.errors import DefinitionError, FatalError, RetryableError
+from holdfast.errors import DefinitionError, FatalError, RetryableError, StepTimeoutError
 
 Errors = tuple[type[BaseException], ...]
 RetryDelay = Literal["fixed", "exponential"] | Duration | Sequence[Duration]
@@ -24,8 +24,8 @@ class Backoff:
 
     @classmethod
     def read(cls, delay: RetryDelay, jitter: float | bool = 0.0, cap: Duration | None = None) -> Backoff:
-        share = 0.5 if jitter is True else float(jitter)
-        if not 0 <= share <= 1:
+        share: Any = 0.5 if jitter is True else jitter
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
             raise DefinitionError(f"retry_jitter={jitter!r}: give a share of the delay between 0 and 1, or True")
         limit = None if cap is None else to_us(cap, "retry_max_delay")
         if delay == "fixed":
@@ -79,7 +79,7 @@ class StepOptions:
         if isinstance(error, RetryableError):
             if error.retry_after_us is not None:
                 return error.retry_after_us
-        elif self.retry_for is not None and not isinstance(error, (*self.retry_for, TimeoutError)):
+        elif self.retry_for is not None and not isinstance(error, (*self.retry_for, StepTimeoutError)):
             return None
         return self.backoff.delay(attempt, chance)
 

@@ -20,7 +20,7 @@ NULL = Raw(b"null")
 NO_ARGS = Raw(b"{}")
 
 
-class Event(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="kind", tag=True):
+class Event(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="kind", tag=True, gc=False):
     """`seq` is 0 until the event is appended; `ts` is the database's time in microseconds."""
 
     delivered: ClassVar[bool] = False
@@ -32,7 +32,7 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="kind", 
         return type(self).__name__
 
 
-class Commanded(Event, kw_only=True, omit_defaults=True, tag=True):
+class Commanded(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """An event that belongs to a command: `cmd` names it in the run, `cause` is the event that led to it."""
 
     cmd: str
@@ -44,13 +44,13 @@ class Commanded(Event, kw_only=True, omit_defaults=True, tag=True):
 # -- the beginning of an attempt
 
 
-class Beginning(Event, kw_only=True, omit_defaults=True, tag=True):
+class Beginning(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The workflow's function is called: with it, replay begins."""
 
     delivered: ClassVar[bool] = True
 
 
-class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True):
+class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
     workflow: str
     input: Raw = NO_ARGS
     seed: int = 0
@@ -59,7 +59,7 @@ class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True):
     forked_from: str | None = None
 
 
-class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True):
+class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """A fresh start under the same id: data and unread hook payloads come along, the history before doesn't."""
 
     workflow: str
@@ -67,11 +67,12 @@ class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True):
     seed: int = 0
     flags: tuple[str, ...] = ()
     scheduled_at: int | None = None
+    forked_from: str | None = None
     data: dict[str, Raw] = {}
     hooks: tuple[HookReceived, ...] = ()
 
 
-class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True):
+class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """A workflow-level retry: the function is called anew, with the outcomes of earlier attempts at hand."""
 
     attempt: int
@@ -80,56 +81,56 @@ class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True):
 # -- outcomes, delivered
 
 
-class StepOutcome(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class StepOutcome(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     attempt: int = 1
     worker: str = ""
     started: int = 0
     undoes: str = ""
 
 
-class StepCompleted(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+class StepCompleted(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     delivered: ClassVar[bool] = True
     result: Raw = NULL
     data: dict[str, Raw] = {}
 
 
-class StepFailed(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+class StepFailed(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     delivered: ClassVar[bool] = True
     error: Raw = NULL
 
 
-class OutcomeReused(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class OutcomeReused(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """An outcome of an earlier attempt, delivered again: the one recorded as number `source`."""
 
     delivered: ClassVar[bool] = True
     source: int
 
 
-class TimerFired(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class TimerFired(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     delivered: ClassVar[bool] = True
     due: int
     delay: int = 0
     sleep: bool = False
 
 
-class ChildOutcome(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class ChildOutcome(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     delivered: ClassVar[bool] = True
     child_id: str
 
 
-class ChildCompleted(ChildOutcome, kw_only=True, omit_defaults=True, tag=True):
+class ChildCompleted(ChildOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     result: Raw = NULL
 
 
-class ChildFailed(ChildOutcome, kw_only=True, omit_defaults=True, tag=True):
+class ChildFailed(ChildOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     error: Raw = NULL
 
 
-class ChildCancelled(ChildOutcome, kw_only=True, omit_defaults=True, tag=True):
+class ChildCancelled(ChildOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     reason: str = ""
 
 
-class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True):
+class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """A payload for the hook `name` (and `key`), kept in order until the workflow asks."""
 
     delivered: ClassVar[bool] = True
@@ -139,7 +140,7 @@ class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True):
     token: str = ""
 
 
-class CancelRequested(Event, kw_only=True, omit_defaults=True, tag=True):
+class CancelRequested(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     delivered: ClassVar[bool] = True
     reason: str = ""
     timed_out: bool = False
@@ -148,98 +149,105 @@ class CancelRequested(Event, kw_only=True, omit_defaults=True, tag=True):
 # -- answers
 
 
-class ChildStarted(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class ChildStarted(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """Without `child_id` it is yet to be started: a fork was made while it was under way. Once it is, a second event
+    of the same command tells its id."""
+
     child_id: str
     waited: bool = True
     abandon: bool = False
     again: bool = False
 
 
-class ChildAwaited(Commanded, kw_only=True, omit_defaults=True, tag=True):
-    """The workflow asks for the result of a child it had not waited for."""
+class ChildAwaited(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The workflow asks for the result of a child it had not waited for; `args` is the command that started it."""
 
     child_id: str
 
 
-class HookOpened(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class HookOpened(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     key: str = ""
     expires: int | None = None
 
 
-class DataSet(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class DataSet(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """`name` is the key and `args` the value."""
 
 
-class TimeRead(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class TimeRead(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     value: int
 
 
-class Patched(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class Patched(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     pass
+
+
+class Streamed(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The workflow gave an item, `args`, to those who watch."""
 
 
 # -- notes
 
 
-class StepStarted(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+class StepStarted(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     pass
 
 
-class StepRetrying(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+class StepRetrying(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     error: Raw = NULL
     retry_at: int = 0
 
 
-class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The worker of this attempt went down with it. Losses are counted apart from retries."""
 
 
-class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True):
+class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     pass
 
 
-class ChildDropped(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class ChildDropped(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The workflow stopped waiting for a child, which is told to stop unless it may outlive its parent."""
 
     child_id: str
 
 
-class ArgumentsChanged(Commanded, kw_only=True, omit_defaults=True, tag=True):
+class ArgumentsChanged(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """Replay asked for a recorded command with other arguments; the recorded outcome stands."""
 
 
-class RunPaused(Event, kw_only=True, omit_defaults=True, tag=True):
+class RunPaused(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     reason: str = ""
 
 
-class RunResumed(Event, kw_only=True, omit_defaults=True, tag=True):
+class RunResumed(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     pass
 
 
-class RunStuck(Event, kw_only=True, omit_defaults=True, tag=True):
+class RunStuck(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     reason: str
     error: Raw = NULL
 
 
-class AttemptFailed(Event, kw_only=True, omit_defaults=True, tag=True):
+class AttemptFailed(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     attempt: int
     error: Raw = NULL
     retry_at: int = 0
 
 
-class RunEnded(Event, kw_only=True, omit_defaults=True, tag=True):
+class RunEnded(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The last event of a run, unless it is retried."""
 
 
-class RunCompleted(RunEnded, kw_only=True, omit_defaults=True, tag=True):
+class RunCompleted(RunEnded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     result: Raw = NULL
 
 
-class RunFailed(RunEnded, kw_only=True, omit_defaults=True, tag=True):
+class RunFailed(RunEnded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     error: Raw = NULL
 
 
-class RunCancelled(RunEnded, kw_only=True, omit_defaults=True, tag=True):
+class RunCancelled(RunEnded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     reason: str = ""
 
 
@@ -262,6 +270,7 @@ AnyEvent: TypeAlias = (
     | DataSet
     | TimeRead
     | Patched
+    | Streamed
     | StepStarted
     | StepRetrying
     | StepLost

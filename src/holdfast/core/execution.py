@@ -7,27 +7,25 @@ the next. Nothing here reads a clock or the disk; time is the time of the event 
 from __future__ import annotations
 
 import heapq
-import random
-import sys
-import traceback
-import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, NoReturn, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
-from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop
-from holdfast.core.matching import Asked, Ledger, Match, describe, match_all, match_one
+from holdfast.core.asking import Asking
+from holdfast.core.loop import Task, WorkflowLoop
+from holdfast.core.matching import Ledger
 from holdfast.core.memo import Memo
+from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep
+from holdfast.core.whereabouts import task_lines
 from holdfast.errors import (
     ContinueAsNew,
     DeadlockError,
-    DefinitionError,
+    DecodeError,
     NeverAwaitedError,
     NondeterminismError,
     RunCancelledError,
@@ -36,108 +34,9 @@ from holdfast.errors import (
     WorkflowTimeoutError,
 )
 
-FLAGS: tuple[str, ...] = ()
-"""Changes of the core's own behaviour, recorded in each run, so that older histories replay as they were made."""
 
-
-class Program(Protocol):
-    """What the core needs to know of a workflow's code."""
-
-    name: str
-
-    def call(self, input: Raw) -> Coroutine[Any, Any, Any]:
-        """A coroutine of the workflow's function, called with the recorded input."""
-
-    def result_type(self, kind: str, name: str) -> Any:
-        """The annotated result of the step ("s") or workflow ("c") `name`."""
-
-    def retry_delay(self, error: BaseException, attempt: int) -> int | None:
-        """Microseconds until the run is tried again after attempt `attempt` failed, None if it is not."""
-
-
-class StepCall(Asked, kw_only=True):
-    """A step as code asks for it."""
-
-    options: dict[str, object]
-    undoes: str
-    data: dict[str, Raw]
-    future: Future[Any]
-    dropped: bool = False
-
-
-class PendingStep(msgspec.Struct):
-    command: co.ScheduleStep
-    future: Future[Any]
-
-
-class PendingChild(msgspec.Struct):
-    cmd: str
-    child_id: str
-    name: str
-    args: Raw
-    cause: int
-    waited: bool
-    abandon: bool
-    future: Future[Any]
-
-
-class PendingHook(msgspec.Struct):
-    cmd: str
-    name: str
-    key: str
-    future: Future[Raw]
-    expires: int | None
-
-
-class Execution:
+class Execution(Asking):
     """The workflow's function, brought to where its history ends, and ready for the next event."""
-
-    def __init__(self, run_id: str, program: Program, codec: Codec, greenlets: Greenlets) -> None:
-        self.run_id = run_id
-        self.program = program
-        self.codec = codec
-        self.greenlets = greenlets
-        self.app = ""
-        self.parent_id: str | None = None
-        self.root_id = run_id
-        self.secret = b""
-        self.durable = True
-        self.strict = False
-        self.calls = 0
-        self.last_seq = 0
-        self.attempt = 1
-        self.scheduled_at: int | None = None
-        self.data: dict[str, Raw] = {}
-        self.steps: dict[str, PendingStep] = {}
-        self.children: dict[str, PendingChild] = {}
-        self.hooks: dict[str, PendingHook] = {}
-        self.ended: ev.Event | None = None
-        self.cancelling: ev.CancelRequested | None = None
-        self.new_events: list[ev.Event] = []
-        self.new_commands: list[co.Command] = []
-        self.unawaited: dict[int, str] = {}
-        self.blocked_by: str = ""
-        self.on_background_error: Callable[[dict[str, Any]], None] = lambda context: None
-        self._edge = 0
-        self._is_live = False
-        self._divergence: NondeterminismError | None = None
-        self._loop: WorkflowLoop | None = None
-        self._main: Task[Any] | None = None
-        self._ledger = Ledger(())
-        self._memo: Memo | None = None
-        self._reusable: list[tuple[int, str]] = []
-        self._reused: dict[str, ev.Event] = {}
-        self._asked: list[StepCall] = []
-        self._keys: set[str] = set()
-        self._places: dict[str, int] = {}
-        self._cancelled: set[str] = set()
-        self._mailbox: dict[tuple[str, str], deque[ev.HookReceived]] = {}
-        self._answered: set[str] = set()
-        self._patches: dict[str, bool] = {}
-        self._seed = 0
-        self._random = random.Random(0)
-        self._times: deque[int] = deque()
-        self._beginning: ev.RunStarted | ev.ContinuedAsNew | None = None
 
     # -- replay
 
@@ -148,13 +47,15 @@ class Execution:
         first, earlier, current = history[base], history[base:start], history[start:]
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
         self._prepare(first, earlier, current)
-        self.last_seq = history[-1].seq
+        self.last_seq, self._last_ts = history[-1].seq, history[-1].ts
         for event in current:
             if event.delivered:
                 self._deliver(event)
                 yield
             else:
                 self._note(event)
+        for left in self._ledger.keys_left_over():
+            self._left_over(left, [])
 
     def _prepare(
         self,
@@ -171,13 +72,22 @@ class Execution:
         self._beginning = first
         self.scheduled_at = first.scheduled_at
         self._seed = first.seed
+        self.started_at = first.ts
         if isinstance(first, ev.ContinuedAsNew):
             self.data = dict(first.data)
+            self._answered.update(received.token for received in first.hooks)
         times: list[int] = []
         nth = 0
-        for event in earlier:
+        has_ended = False
+        for event in (*earlier, current[0]):
             if isinstance(event, ev.Beginning):
                 nth = 0
+                if has_ended:  # somebody asked for another attempt: its time begins anew
+                    self.started_at, has_ended = event.ts, False
+            elif isinstance(event, ev.RunEnded):
+                has_ended = True
+            elif isinstance(event, ev.HookReceived):
+                self._answered.add(event.token)
             elif isinstance(event, ev.DataSet):
                 self.data = {**self.data, event.name: event.args}
             elif isinstance(event, ev.StepCompleted) and event.data:
@@ -194,6 +104,8 @@ class Execution:
         for event in current:
             if isinstance(event, ev.Patched):
                 self._patches[event.name] = True
+            elif isinstance(event, ev.ArgumentsChanged):
+                self._warned.add((event.cmd, bytes(event.args)))
 
     # -- live
 
@@ -212,12 +124,19 @@ class Execution:
         """At the edge of history: deliver what earlier attempts have, then end the attempt if it has ended."""
         if not self._is_live:
             self._is_live = True
-            self.new_commands += [s.command for cmd, s in self.steps.items() if cmd not in self._reused]
+            if self.ended is None and self._main is not None and not self._main.done():
+                self._take_up()
         self._reuse()
         if self._main is not None and self._main.done() and self.ended is None:
             self._end(self._main, now)
         elif self.ended is None and not self._outstanding():
             self._end_with(self._deadlock(), now)
+
+    def _take_up(self) -> None:
+        """Ask again for what is under way: whoever was at it is gone."""
+        self.new_commands += [s.command for cmd, s in self.steps.items() if cmd not in self._reused]
+        if self._beginning is not None and self._beginning.forked_from:  # another run has opened these hooks
+            self.new_commands += [co.OpenHook(cmd=h.cmd, name=h.name, key=h.key) for h in self.hooks.values()]
 
     def take(self) -> tuple[list[ev.Event], list[co.Command]]:
         """What is new since the last call: events to commit, then commands to act on."""
@@ -231,15 +150,6 @@ class Execution:
         if timer is None:
             return None
         return ev.TimerFired(cmd=timer.id, cause=timer.cause, due=timer.due, delay=timer.delay, sleep=timer.sleep)
-
-    @property
-    def loop(self) -> WorkflowLoop:
-        assert self._loop is not None
-        return self._loop
-
-    @property
-    def started_at(self) -> int:
-        return self._beginning.ts if self._beginning is not None else 0
 
     def waiting_for(self) -> str:
         """Why nothing happens, in words; empty while a step is to be executed now."""
@@ -262,13 +172,9 @@ class Execution:
         self.steps.clear()
         self.children.clear()
         self.hooks.clear()
+        self.take()
 
     # -- delivering
-
-    def _append(self, event: ev.Event) -> None:
-        self.last_seq += 1
-        event.seq = self.last_seq
-        self.new_events.append(event)
 
     def _deliver(self, event: ev.Event) -> None:
         if isinstance(event, ev.Beginning):
@@ -290,13 +196,13 @@ class Execution:
         if isinstance(event, ev.AttemptStarted):
             self.attempt = event.attempt
         first = self._beginning
-        self._random = random.Random(self._seed)
+        self._random = None
         loop = self._loop = WorkflowLoop(self.greenlets, event.ts)  # type: ignore[abstract]
         loop.execution = self
         loop.on_error = self._background_error
         loop.begin(event.seq, event.ts)
-        if isinstance(event, ev.ContinuedAsNew):
-            for received in event.hooks:
+        if isinstance(first, ev.ContinuedAsNew):
+            for received in first.hooks:
                 self._mailbox.setdefault((received.name, received.key), deque()).append(received)
         self._main = loop.create_task(self.program.call(first.input), name=self.program.name)
 
@@ -310,12 +216,12 @@ class Execution:
             if event.data:
                 self.data = {**self.data, **event.data}
             step = self._expected(self.steps, event)
-            step.future.set_result(self.codec.decode(event.result, self.program.result_type("s", event.name)))
+            step.future.set_result(self._result("s", event))
         elif isinstance(event, ev.StepFailed):
             self._expected(self.steps, event).future.set_exception(self.codec.decode_error(event.error))
         elif isinstance(event, ev.ChildCompleted):
             child = self._expected(self.children, event)
-            child.future.set_result(self.codec.decode(event.result, self.program.result_type("c", event.name)))
+            child.future.set_result(self._result("c", event))
         elif isinstance(event, ev.ChildFailed):
             self._expected(self.children, event).future.set_exception(self.codec.decode_error(event.error))
         elif isinstance(event, ev.ChildCancelled):
@@ -329,51 +235,56 @@ class Execution:
             assert self._main is not None
             self._main.cancel(event.reason or "cancelled")
 
+    def _result(self, kind: str, event: ev.StepCompleted | ev.ChildCompleted) -> Any:
+        """The recorded result. One that isn't what the annotation says is given as it is, as Python would."""
+        try:
+            return self.codec.decode(event.result, self.program.result_type(kind, event.name))
+        except DecodeError:
+            pass
+        try:
+            return self.codec.decode(event.result)
+        except DecodeError as error:
+            what = f"the recorded result of {'step' if kind == 's' else 'workflow'} {event.name!r} (event {event.seq})"
+            raise DecodeError(f"{what} can't be read here: {error}") from error
+
     def _expected(self, pending: dict[str, Any], event: ev.Commanded) -> Any:
         found = pending.pop(event.cmd, None)
         if found is None:
-            self._diverged(f"{event.kind} of {event.name!r} (event {event.seq})", "nothing that waits for it", "")
+            recorded = f"{event.kind} of {event.name!r} (event {event.seq})"
+            self._diverged(recorded, "nothing that waits for it")
         return found
 
     def _fire(self, event: ev.TimerFired) -> None:
+        """Fire the timer of that id, or else one of its cause: due at the same time if there is one, then in order."""
         timer = self.loop.timers.get(event.cmd)
         if timer is None or timer.due != event.due:
-            same = [t for t in self.loop.timers.values() if t.cause == event.cause and t.due == event.due]
-            timer = same[0] if same else None
+            alike = [t for t in self.loop.timers.values() if t.cause == event.cause and t.sleep == event.sleep]
+            alike.sort(key=lambda t: (t.due != event.due, t.id != event.cmd))
+            timer = alike[0] if alike else None
+        recorded = f"a timer of {event.delay / 1e6:g} s (event {event.seq})"
         if timer is None:
-            self._diverged(f"a timer of {event.delay / 1e6:g} s (event {event.seq})", "no such timer", "")
-        else:
-            self.loop.fire(timer)
+            self._diverged(recorded, "no such timer")
+        if timer.due != event.due:
+            asked = f"a timer of {timer.delay / 1e6:g} s"
+            self._warn_changed(event.cmd, event.cause, "", b"%d" % timer.delay, recorded, asked)
+        self.loop.fire(timer)
 
     def _receive(self, event: ev.HookReceived) -> None:
         if event.token:
             self._answered.add(event.token)
-        for hook in self.hooks.values():
+        # A token is for one hook; once the run has been retried, for whichever asks for the same.
+        own = self.hooks.get(event.token)
+        for hook in [own] if own is not None else self.hooks.values():
             if (hook.name, hook.key) == (event.name, event.key) and hook.cmd not in self._reused:
                 self._answer(hook, event)
                 return
         self._mailbox.setdefault((event.name, event.key), deque()).append(event)
-
-    def _answer(self, hook: PendingHook, event: ev.HookReceived) -> None:
-        del self.hooks[hook.cmd]
-        self._emit(co.CloseHook(cmd=hook.cmd, name=hook.name, key=hook.key))
-        hook.future.set_result(event.payload)
 
     def was_answered(self, token: str) -> bool:
         """Whether the one payload that this token allows has arrived."""
         return token in self._answered
 
     # -- outcomes of earlier attempts
-
-    def _claim(self, kind: str, name: str, args: bytes, cmd: str, key: str = "") -> str:
-        """Look for what an earlier attempt has; the id of its child, if it is one."""
-        if self._memo is None:
-            return ""
-        outcome, child = self._memo.claim(kind, name, args, key)
-        if outcome is not None:
-            self._reused[cmd] = outcome
-            heapq.heappush(self._reusable, (outcome.seq, cmd))
-        return child.child_id if child is not None else ""
 
     def _reuse(self) -> None:
         """Deliver outcomes of earlier attempts, lowest recorded number first, each when the loop is dry."""
@@ -402,13 +313,13 @@ class Execution:
     def _hand_over_reused(self, event: ev.OutcomeReused) -> None:
         source = self._reused.pop(event.cmd, None)
         if source is None or source.seq != event.source:
-            self._diverged(f"{event.name!r}, reused from event {event.source}", "something else", "")
+            self._diverged(f"{event.name!r}, reused from event {event.source}", "something else")
         if isinstance(source, ev.StepCompleted):
             step = self._expected(self.steps, event)
-            step.future.set_result(self.codec.decode(source.result, self.program.result_type("s", source.name)))
+            step.future.set_result(self._result("s", source))
         elif isinstance(source, ev.ChildCompleted):
             child = self._expected(self.children, event)
-            child.future.set_result(self.codec.decode(source.result, self.program.result_type("c", source.name)))
+            child.future.set_result(self._result("c", source))
         elif isinstance(source, ev.HookReceived):
             self._answer(self.hooks[event.cmd], source)
         else:
@@ -425,6 +336,7 @@ class Execution:
             if isinstance(event, ev.StepStarted):
                 command.started = True
                 command.attempt = event.attempt
+                command.not_before = 0
             elif isinstance(event, ev.StepRetrying):
                 command.started = False
                 command.attempt = event.attempt + 1
@@ -434,296 +346,6 @@ class Execution:
                 command.losses += 1
         elif isinstance(event, ev.RunEnded | ev.AttemptFailed):
             self.ended = event
-
-    # -- asking: called by workflow code through the api
-
-    def _refuse_if_evicted(self) -> None:
-        if self._loop is None or self._loop.closed:
-            raise Suspended
-
-    def _emit(self, command: co.Command) -> None:
-        """Ask the engine to act, unless this is replay and it has."""
-        if self.loop.cause >= self._edge:
-            self.new_commands.append(command)
-
-    def ask_step(
-        self,
-        name: str,
-        args: Raw,
-        *,
-        options: dict[str, object] | None = None,
-        key: str = "",
-        undoes: str = "",
-        line: str = "",
-    ) -> Future[Any]:
-        """Ask for a step; the future has its result, or its exception."""
-        self._refuse_if_evicted()
-        self._check_key("s", key)
-        future: Future[Any] = Future(self.loop)
-        call = StepCall(
-            kind="s", name=name, args=bytes(args), key=key, line=line or code_line(),
-            options=options or {}, undoes=undoes, data=self.data, future=future,
-        )  # fmt: skip
-        future.on_cancel = lambda: setattr(call, "dropped", True)
-        self._asked.append(call)
-        return future
-
-    def _settle_commands(self, cause: int) -> None:
-        """Give the steps that were asked for their ids, and see that everything recorded was asked for."""
-        if self._asked:
-            asked, self._asked = [call for call in self._asked if not call.dropped], []
-            for found in match_all(self._ledger, cause, "s", asked):
-                self._schedule(found, cause)
-        if self._memo is not None:
-            for timer in self.loop.timers.values():
-                if timer.sleep and timer.cause == cause:
-                    self._claim("t", "", b"%d" % timer.delay, timer.id)
-        for left in self._ledger.left_over(cause):
-            self._diverged(describe(left.kind, left.name, left.args), "no such thing", self._where_code_stands())
-
-    def _schedule(self, found: Match[StepCall], cause: int) -> None:
-        call, cmd = found.asked, found.cmd
-        if found.changed:
-            self._warn_changed(found, cause)
-        args = Raw(found.recorded.args) if found.recorded is not None else Raw(call.args)
-        command = co.ScheduleStep(
-            cmd=cmd,
-            cause=cause,
-            name=call.name,
-            args=args,
-            options=call.options,
-            undoes=call.undoes,
-            data=call.data,
-        )
-        self.steps[cmd] = PendingStep(command, call.future)
-        call.future.on_cancel = lambda: self._cancel_step(cmd)
-        if not call.undoes:
-            self._claim("s", call.name, call.args, cmd, call.key)
-        if self._is_live and cmd not in self._reused:
-            self.new_commands.append(command)
-
-    def _cancel_step(self, cmd: str) -> None:
-        step = self.steps.pop(cmd, None)
-        if step is None or self.loop.closed:
-            return
-        self._reused.pop(cmd, None)
-        if cmd in self._cancelled:
-            return
-        command = step.command
-        self._append(
-            ev.StepCancelled(
-                ts=self.loop.now, cmd=cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, undoes=command.undoes,
-            )
-        )  # fmt: skip
-        self.new_commands.append(co.CancelStep(cmd=cmd))
-
-    def ask_child(
-        self, name: str, args: Raw, *, options: dict[str, object], waited: bool, abandon: bool, key: str = ""
-    ) -> PendingChild:
-        """Start a child run. Its id derives from the command's, unless `options` names one."""
-        self._refuse_if_evicted()
-        self._check_key("c", key)
-        cause = self.loop.cause
-        found = self._answer_to("c", name, bytes(args), key)
-        cmd = found.cmd
-        earlier = self._claim("c", name, bytes(args), cmd, key)
-        reused = cmd in self._reused
-        if found.recorded is not None:
-            recorded = found.recorded.event
-            assert isinstance(recorded, ev.ChildStarted)
-            child_id = recorded.child_id
-        else:
-            child_id = earlier or str(options.get("id") or child_run_id(self.run_id, name, cmd, self.attempt))
-            again = bool(earlier)
-            self._append(
-                ev.ChildStarted(
-                    ts=self.loop.now, cmd=cmd, cause=cause, name=name, args=args,
-                    child_id=child_id, waited=waited, abandon=abandon, again=again,
-                )
-            )  # fmt: skip
-            if not reused and not (again and not waited):
-                self.new_commands.append(
-                    co.StartChild(
-                        cmd=cmd,
-                        name=name,
-                        args=args,
-                        child_id=child_id,
-                        again=again,
-                        waited=waited,
-                        options=options,
-                    )
-                )
-        future: Future[Any] = Future(self.loop, lambda: self._drop_child(cmd))
-        child = PendingChild(cmd, child_id, name, args, cause, waited, abandon, future)
-        if waited or reused:
-            self.children[cmd] = child
-        return child
-
-    def await_child(self, child: PendingChild) -> Future[Any]:
-        """The future of a child that was started without waiting for it."""
-        self._refuse_if_evicted()
-        if child.cmd not in self.children and not child.future.done():
-            found = self._answer_to("w", child.child_id, b"{}", "")
-            if found.recorded is None:
-                self._append(
-                    ev.ChildAwaited(
-                        ts=self.loop.now,
-                        cmd=found.cmd,
-                        cause=self.loop.cause,
-                        name=child.child_id,
-                        child_id=child.child_id,
-                    )
-                )
-                self.new_commands.append(co.WatchChild(cmd=child.cmd, child_id=child.child_id))
-            child.waited = True
-            self.children[child.cmd] = child
-        return child.future
-
-    def _drop_child(self, cmd: str) -> None:
-        child = self.children.pop(cmd, None)
-        if child is None or self.loop.closed:
-            return
-        self._reused.pop(cmd, None)
-        if cmd in self._cancelled:
-            return
-        self._append(
-            ev.ChildDropped(ts=self.loop.now, cmd=cmd, cause=self.loop.cause, name=child.name, child_id=child.child_id)
-        )
-        if not child.abandon:
-            reason = f"run {self.run_id} no longer waits for it"
-            self.new_commands.append(co.CancelChild(cmd=cmd, child_id=child.child_id, reason=reason))
-
-    def ask_hook(self, name: str, key: str, expires: int | None) -> PendingHook:
-        """Wait for a payload; one that came early is there at once."""
-        self._refuse_if_evicted()
-        address = msgspec.json.encode(key) if key else b"{}"
-        found = self._answer_to("h", name, address, "")
-        cmd = found.cmd
-        if found.recorded is None:
-            self._append(
-                ev.HookOpened(
-                    ts=self.loop.now,
-                    cmd=cmd,
-                    cause=self.loop.cause,
-                    name=name,
-                    key=key,
-                    args=Raw(address),
-                    expires=expires,
-                )
-            )
-            self.new_commands.append(co.OpenHook(cmd=cmd, name=name, key=key))
-        hook = PendingHook(cmd, name, key, Future(self.loop, lambda: self._close_hook(cmd)), expires)
-        self.hooks[cmd] = hook
-        self._claim("h", name, key.encode(), cmd)
-        waiting = self._mailbox.get((name, key))
-        if waiting and cmd not in self._reused:
-            self._answer(hook, waiting.popleft())
-        return hook
-
-    def _close_hook(self, cmd: str) -> None:
-        hook = self.hooks.pop(cmd, None)
-        if hook is not None and not self.loop.closed:
-            self._reused.pop(cmd, None)
-            self._emit(co.CloseHook(cmd=cmd, name=hook.name, key=hook.key))
-
-    def set_data(self, key: str, value: Raw) -> None:
-        self._refuse_if_evicted()
-        found = self._answer_to("d", key, bytes(value), "")
-        if found.recorded is None:
-            self._append(ev.DataSet(ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, name=key, args=value))
-            self.new_commands.append(co.PublishData(cmd=found.cmd, key=key, value=value))
-        self.data = {**self.data, key: Raw(found.recorded.args) if found.recorded is not None else value}
-
-    def read_time(self) -> int:
-        """The time of the event that is delivered; recorded, so that a retried attempt reads the same."""
-        self._refuse_if_evicted()
-        found = self._answer_to("n", "", b"{}", "")
-        value = self._times.popleft() if self._times else self.loop.now
-        if found.recorded is not None:
-            assert isinstance(found.recorded.event, ev.TimeRead)
-            return found.recorded.event.value
-        self._append(ev.TimeRead(ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, value=value))
-        return value
-
-    def random(self) -> float:
-        self._refuse_if_evicted()
-        return self._random.random()
-
-    def uuid(self) -> uuid.UUID:
-        self._refuse_if_evicted()
-        return uuid.UUID(int=self._random.getrandbits(128), version=4)
-
-    def patched(self, change: str) -> bool:
-        """Whether this run goes the new way: yes if it went so before, or has not been here before."""
-        self._refuse_if_evicted()
-        known = self._patches.get(change)
-        cause = self.loop.cause
-        if known is None:
-            been_here = cause < self._edge or (cause == self._edge and self._ledger.knows(cause))
-            known = self._patches[change] = not been_here
-            if known:
-                self._append(ev.Patched(ts=self.loop.now, cmd=f"{cause}p{change}", cause=cause, name=change))
-        elif known:
-            self._ledger.open(cause, "p").pop(f"{cause}p{change}", None)
-        return known
-
-    def _answer_to(self, kind: str, name: str, args: bytes, key: str) -> Match[Asked]:
-        """Match a command that is recorded at once. On replay it has to be there."""
-        cause = self.loop.cause
-        place = self._places[kind] = self._places.get(kind, -1) + 1
-        asked = Asked(kind, name, args, key, "")
-        found = match_one(self._ledger, cause, kind, asked, place)
-        if found.recorded is None:
-            if cause < self._edge:
-                self._diverged("no such thing", str(asked), code_line())
-        elif found.changed:
-            self._warn_changed(found, cause)
-        return found
-
-    def _check_key(self, kind: str, key: str) -> None:
-        if key:
-            if (kind + key) in self._keys:
-                raise DefinitionError(f"the key {key!r} is used twice in run {self.run_id}; keys are unique in a run")
-            self._keys.add(kind + key)
-
-    # -- divergence
-
-    def _warn_changed(self, found: Match[Any], cause: int) -> None:
-        if self.strict and found.recorded is not None:
-            recorded = found.recorded
-            self._diverged(describe(recorded.kind, recorded.name, recorded.args), str(found.asked), found.asked.line)
-        if self.loop.cause >= self._edge:
-            self._append(
-                ev.ArgumentsChanged(
-                    ts=self.loop.now,
-                    cmd=found.cmd,
-                    cause=cause,
-                    name=found.asked.name,
-                    args=Raw(found.asked.args),
-                )
-            )
-
-    def _diverged(self, recorded: str, asked: str, line: str) -> NoReturn:
-        """Code and history differ. Raised here, and once more when the code is through: it may have caught it."""
-        where = f" at {line}" if line else ""
-        self._divergence = NondeterminismError(
-            f"the code of workflow {self.program.name!r} no longer fits the history of run {self.run_id}: after event "
-            f"{self.loop.cause} the history has {recorded}, the code asks for {asked}{where}. Deploy the code that "
-            "made this history, or guard the change with wf.patched('...'), then resume the run",
-            recorded=recorded,
-            asked=asked,
-            line=line,
-        )
-        raise self._divergence
-
-    def _where_code_stands(self) -> str:
-        stacks = [line for task in self.loop.tasks.values() for line in task_lines(task)[-1:]]
-        return "; ".join(stacks[:3])
-
-    def _background_error(self, context: dict[str, Any]) -> None:
-        if self.loop.cause >= self._edge:
-            self.on_background_error(context)
 
     # -- the end of an attempt
 
@@ -802,48 +424,14 @@ class Execution:
             self._end_with(unfit, now)
             return
         self._close_outstanding(now)
-        unread = tuple(received for box in self._mailbox.values() for received in box)
+        unread = [received for box in self._mailbox.values() for received in box]
+        if self._memo is not None:
+            unread += self._memo.unread()
+        unread.sort(key=lambda received: received.seq)
         self._finish(
             ev.ContinuedAsNew(
-                ts=now, workflow=self._beginning.workflow, input=call, seed=self._random.getrandbits(63),
+                ts=now, workflow=self._beginning.workflow, input=call, seed=self._numbers().getrandbits(63),
                 flags=FLAGS, scheduled_at=self.scheduled_at, data=self.data,
-                hooks=tuple(sorted(unread, key=lambda received: received.seq)),
+                hooks=tuple(msgspec.structs.replace(received, seq=0) for received in unread),
             )
         )  # fmt: skip
-
-
-def child_run_id(parent_id: str, name: str, cmd: str, attempt: int) -> str:
-    """A child's id: readable, and the same whenever the same command is asked for."""
-    place = cmd.replace(":", "-") + (f"-{attempt}" if ":" in cmd and attempt > 1 else "")
-    text = f"{parent_id}.{name}.{place}"
-    if len(text) <= 200:
-        return text
-    return f"{name[:80]}.{uuid.uuid5(uuid.NAMESPACE_OID, text).hex}"
-
-
-def code_line() -> str:
-    """The nearest line of code that is not Holdfast's or asyncio's."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("holdfast.", "asyncio.")):
-            break
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def task_lines(task: Task[Any]) -> list[str]:
-    """Where a suspended task stands, outermost first."""
-    driver: Any = task.get_coro()
-    lines = []
-    if driver is not None and driver.runner is not None:
-        frame = driver.runner.gr_frame
-        summary = [(f.f_code.co_filename, n, f.f_code.co_name) for f, n in traceback.walk_stack(frame)]
-        lines = [f"{file}:{n} in {name}" for file, n, name in reversed(summary) if "/holdfast/core/" not in file]
-    coro: Any = driver.coro if driver is not None else None
-    inner = []
-    while coro is not None and getattr(coro, "cr_frame", None) is not None:
-        frame = coro.cr_frame
-        inner.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
-        coro = coro.cr_await
-    return lines or inner

@@ -31,7 +31,8 @@ def fork(history: list[ev.AnyEvent], run_id: str, at: int, replace: dict[int, Ra
     kept = [event for event in history if event.seq <= at]
     first = max(i for i, e in enumerate(kept) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
     kept = kept[first:]
-    ended = {e.cmd for e in kept if isinstance(e, ev.Commanded) and (e.delivered or isinstance(e, ev.StepCancelled))}
+    over = ev.StepCancelled | ev.ChildDropped
+    ended = {e.cmd for e in kept if isinstance(e, ev.Commanded) and (e.delivered or isinstance(e, over))}
     reruns: dict[str, str] = {}
     numbers: dict[int, int] = {}
     out: list[ev.Event] = []
@@ -39,8 +40,11 @@ def fork(history: list[ev.AnyEvent], run_id: str, at: int, replace: dict[int, Ra
         if isinstance(event, ev.RunPaused | ev.RunResumed | ev.RunStuck | ev.RunEnded):
             continue
         if isinstance(event, ev.StepOutcome | ev.ChildStarted) and event.cmd not in ended:
+            known = event.cmd in reruns
             reruns[event.cmd] = event.name
-            continue
+            if known or isinstance(event, ev.StepOutcome):
+                continue
+            event = msgspec.structs.replace(event, child_id="", again=False)
         if isinstance(event, ev.ArgumentsChanged):
             continue
         numbers[event.seq] = len(out) + 1
@@ -55,8 +59,7 @@ def fork(history: list[ev.AnyEvent], run_id: str, at: int, replace: dict[int, Ra
     assert isinstance(beginning, ev.RunStarted | ev.ContinuedAsNew)
     if input is not None:
         beginning = out[0] = msgspec.structs.replace(beginning, input=input)
-    if isinstance(beginning, ev.RunStarted):
-        out[0] = msgspec.structs.replace(beginning, forked_from=run_id)
+    out[0] = msgspec.structs.replace(beginning, forked_from=run_id)
     return Fork(out, list(reruns.values()))
 
 
@@ -84,6 +87,8 @@ def _renumbered(event: ev.Event, numbers: dict[int, int]) -> ev.Event:
         changes["undoes"] = _command(event.undoes, numbers)
     if isinstance(event, ev.OutcomeReused):
         changes["source"] = numbers[event.source]
+    if isinstance(event, ev.ChildAwaited):
+        changes["args"] = Raw(msgspec.json.encode(_command(msgspec.json.decode(event.args, type=str), numbers)))
     return msgspec.structs.replace(event, **changes)
 
 

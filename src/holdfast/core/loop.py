@@ -12,7 +12,10 @@ import asyncio.futures
 import asyncio.tasks
 import collections
 import collections.abc
+import ctypes
 import heapq
+import sys
+import weakref
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -25,10 +28,9 @@ _wakes_sleeper = asyncio.futures._set_result_unless_cancelled  # type: ignore[at
 _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
 
-# Code that catches BaseException in a loop would hold up an eviction for ever: after so many refusals its
-# frame is left where it is.
+# Code that catches BaseException in a loop would hold up an eviction for ever: after so many refusals it is
+# left standing where it is.
 _PATIENCE = 100
-_abandoned: list[object] = []
 
 
 class Future(asyncio.Future[T]):
@@ -71,11 +73,11 @@ class Task(asyncio.Task[T]):
 
 
 class _Block:
-    """What a greenlet hands to its driver when a plain call has to wait for a future."""
+    """What a greenlet hands to its driver when a plain call has to wait for a future, or (None) is left standing."""
 
     __slots__ = ("future",)
 
-    def __init__(self, future: asyncio.Future[Any]) -> None:
+    def __init__(self, future: asyncio.Future[Any] | None) -> None:
         self.future = future
 
 
@@ -86,7 +88,11 @@ class Greenlets:
         self.idle: list[Any] = []
 
     def take(self) -> Any:
-        return self.idle.pop() if self.idle else greenlet.greenlet(_drive)
+        if self.idle:
+            return self.idle.pop()
+        runner = greenlet.greenlet(_drive)
+        runner.switch()
+        return runner
 
     def give_back(self, runner: Any) -> None:
         if not runner.dead:
@@ -98,23 +104,24 @@ class Greenlets:
             self.idle.pop().throw(greenlet.GreenletExit)
 
 
-def _drive(job: tuple[Any, Any, BaseException | None]) -> None:
-    """The body of a pooled greenlet: one send or throw per job."""
+def _drive() -> None:
+    """The body of a pooled greenlet: one send or throw per job.
+
+    What is passed to `switch` is held for as long as the greenlet is switched out, so it passes a box, to be emptied.
+    """
     hub = greenlet.getcurrent().parent
+    box: list[tuple[str, Any]] = []
     while True:
-        coro, value, error = job
+        coro, value, error = hub.switch(box)
         try:
-            out = ("yield", coro.send(value) if error is None else coro.throw(error))
+            box.append(("yield", coro.send(value) if error is None else coro.throw(error)))
         except StopIteration as stop:
-            out = ("return", stop.value)
+            box.append(("return", stop.value))
         except greenlet.GreenletExit:
             raise
         except BaseException as raised:
-            out = ("raise", raised)
+            box.append(("raise", raised))
         coro = value = error = None
-        box = [out]
-        del out, job
-        job = hub.switch(box.pop())
 
 
 class Driver(collections.abc.Coroutine[Any, Any, Any]):
@@ -156,10 +163,12 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
             out = runner.switch((future, error))
         if type(out) is _Block:
             self.runner, self.future = runner, out.future
+            if out.future is None:
+                return None
             out.future._asyncio_future_blocking = True
             return out.future
         self.greenlets.give_back(runner)
-        what, payload = cast("tuple[str, Any]", out)
+        what, payload = cast("list[tuple[str, Any]]", out).pop()
         if what == "yield":
             return payload
         if what == "return":
@@ -167,18 +176,16 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
         raise payload
 
     def evict(self) -> None:
-        """Throw Suspended until the code has left; what doesn't leave is never resumed and never collected."""
+        """Throw Suspended until the code has left; code that doesn't leave is never resumed and never collected."""
         for _ in range(_PATIENCE):
+            if self.runner is not None and self.future is None:
+                break
             try:
-                if self.runner is not None:
-                    self._step(None, Suspended())
-                else:
-                    self.coro.throw(Suspended())
-            except (Suspended, StopIteration, RuntimeError):
-                return
+                self._step(None, Suspended())
             except BaseException:
                 return
-        _abandoned.append((self.coro, self.runner))
+        # Collecting it would run it once more, at any time and in any other run.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
 def wait_plainly(future: asyncio.Future[T]) -> T:
@@ -200,6 +207,10 @@ def wait_plainly(future: asyncio.Future[T]) -> T:
     return future.result()
 
 
+def _ignore(context: dict[str, Any]) -> None:
+    """What nobody handled, and nobody wants to know of."""
+
+
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """Runs ready callbacks in order, and nothing else: no threads, no sockets, no clock."""
 
@@ -212,7 +223,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.execution: Any = None
         self.tasks: dict[int, Task[Any]] = {}
         self.timers: dict[str, Timer] = {}
-        self.on_error: Callable[[dict[str, Any]], None] = lambda context: None
+        self.on_error: Callable[[dict[str, Any]], None] = _ignore
+        self._refusals = 0
+        self._generators: weakref.WeakSet[Any] | None = None
+        self._forgotten: list[Any] = []
         self._ready: collections.deque[asyncio.Handle] = collections.deque()
         self._heap: list[tuple[int, int, Timer]] = []
         self._number = 0
@@ -232,19 +246,47 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def run_dry(self) -> None:
         """Run until nothing is ready."""
-        outer = _get_running_loop()
-        _set_running_loop(self)
+        outer, hooks = self._enter()
+        handle: asyncio.Handle | None
         try:
             ready = self._ready
-            while ready:
+            while ready and not self.closed:
                 handle = ready.popleft()
                 if not handle._cancelled:
                     try:
                         handle._run()
-                    except SystemExit:  # the task has it as its exception; it must not end the worker
+                    except (
+                        SystemExit,
+                        KeyboardInterrupt,
+                    ):  # the task has it as its exception; no reason to end the worker
                         continue
         finally:
-            _set_running_loop(outer)
+            handle = None  # else a task's exception would hold the task, through its traceback and this frame
+            self._leave(outer, hooks)
+
+    def _enter(self) -> tuple[Any, Any]:
+        outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
+        _set_running_loop(self)
+        sys.set_asyncgen_hooks(self._first_iteration, self._finalize)
+        return outer, hooks
+
+    def _leave(self, outer: Any, hooks: Any) -> None:
+        sys.set_asyncgen_hooks(*hooks)
+        _set_running_loop(outer)
+
+    def _first_iteration(self, generator: Any) -> None:
+        if self._generators is None:
+            self._generators = weakref.WeakSet()
+        self._generators.add(generator)
+
+    def _finalize(self, generator: Any) -> None:
+        """An async generator was left half-way and nobody holds it. Its clean-up belongs to this run alone."""
+        if self.closed:
+            self._evict_generator(generator)
+        elif _get_running_loop() is self:
+            self.create_task(generator.aclose())
+        else:
+            self._forgotten.append(generator)
 
     def next_due(self) -> Timer | None:
         while self._heap:
@@ -258,23 +300,55 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         del self.timers[timer.id]
         self._ready.append(timer)
 
+    def refuse(self) -> NoReturn:
+        """Refuse what code asks for after its run has left. Code that asks again and again is left standing."""
+        self._refusals += 1
+        hub = greenlet.getcurrent().parent
+        if self._refusals > _PATIENCE and hub is not None:
+            hub.switch(_Block(None))
+        raise Suspended
+
     def evict(self) -> None:
         """Leave memory: every frame is unwound here and now, with every command refused."""
         self.closed = True
-        outer = _get_running_loop()
-        _set_running_loop(self)
+        outer, hooks = self._enter()
         try:
             for task in list(self.tasks.values()):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 if not task.done():
-                    cast("Driver", task.get_coro()).evict()
+                    self._refusals = 0
+                    asyncio.tasks._enter_task(self, task)
+                    try:
+                        cast("Driver", task.get_coro()).evict()
+                    finally:
+                        asyncio.tasks._leave_task(self, task)
+            for generator in [*self._forgotten, *(self._generators or ())]:
+                self._evict_generator(generator)
+            self._forgotten.clear()
             self._ready.clear()
             self._heap.clear()
             self.timers.clear()
             self.tasks.clear()
             self.execution = None
+            self.on_error = _ignore
         finally:
-            _set_running_loop(outer)
+            self._leave(outer, hooks)
+
+    def _evict_generator(self, generator: Any) -> None:
+        async def leave() -> None:
+            await generator.athrow(Suspended())
+
+        outer, hooks = self._enter()
+        try:
+            self._refusals = 0
+            driver = Driver(leave(), self.greenlets)
+            try:
+                driver.send(None)
+            except BaseException:
+                return
+            driver.evict()
+        finally:
+            self._leave(outer, hooks)
 
     # -- what asyncio calls
 
@@ -293,9 +367,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return self._timer(max(0, round(when * 1_000_000) + self.origin - self.now), callback, args, context)
 
     def _timer(self, delay: int, callback: Any, args: tuple[Any, ...], context: Any) -> Timer:
-        if self.closed:
-            raise Suspended
         timer = Timer(self, f"{self.cause}t{self._timer_index}", delay, callback, args, context)
+        if self.closed:  # it will never fire
+            return timer
         self._timer_index += 1
         self.timers[timer.id] = timer
         heapq.heappush(self._heap, (timer.due, self.next_number(), timer))
@@ -318,10 +392,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return Future(self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None, **_unknown: Any) -> Task[Any]:
-        if self.closed:
-            if hasattr(coro, "close"):
-                coro.close()
-            raise Suspended
         task: Task[Any] = Task.__new__(Task)
         number = task.number = self.next_number()
         task.shielded = 0
@@ -331,6 +401,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         )
         # asyncio's global set of tasks would hash thousands of runs' task 1 to one bucket.
         asyncio.tasks._unregister_task(task)
+        if self.closed:  # it never starts; closed, so that nothing complains of a coroutine that was never awaited
+            coro.close()
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            return task
         self.tasks[number] = task
         task.add_done_callback(self._forget)
         return task
@@ -405,16 +479,102 @@ def running() -> WorkflowLoop | None:
     return loop if type(loop) is WorkflowLoop else None
 
 
-_as_completed = asyncio.as_completed
+# asyncio's own functions where their order depends on memory addresses or on the version of Python. Each is given
+# new code in place: who has imported it before this module must get the same.
 
 
-def _as_completed_in_order(fs: Iterable[Any], **options: Any) -> Any:
-    """asyncio.as_completed, with coroutines made tasks in the order given: asyncio makes a set of them first."""
-    if running() is not None:
-        fs = [asyncio.ensure_future(f) for f in dict.fromkeys(fs)]
-    return _as_completed(fs, **options)
+class _Completions:
+    """asyncio.as_completed as it is from Python 3.13 on, but in the order given where asyncio makes a set."""
+
+    def __init__(self, loop: WorkflowLoop, fs: Iterable[Any], timeout: float | None) -> None:
+        self._done: asyncio.Queue[asyncio.Future[Any] | None] = asyncio.Queue()
+        self._todo = {asyncio.ensure_future(f): None for f in dict.fromkeys(fs)}
+        self._left = len(self._todo)
+        for future in self._todo:
+            future.add_done_callback(self._completed)
+        self._timer = loop.call_later(timeout, self._expired) if self._todo and timeout is not None else None
+
+    def _completed(self, future: asyncio.Future[Any]) -> None:
+        if future in self._todo:
+            del self._todo[future]
+            self._done.put_nowait(future)
+            if not self._todo and self._timer is not None:
+                self._timer.cancel()
+
+    def _expired(self) -> None:
+        for _ in self._todo:
+            self._done.put_nowait(None)
+        self._todo.clear()
+
+    async def _next(self) -> asyncio.Future[Any]:
+        future = await self._done.get()
+        if future is None:
+            raise TimeoutError
+        return future
+
+    async def _next_result(self) -> Any:
+        return (await self._next()).result()
+
+    def __iter__(self) -> _Completions:
+        return self
+
+    def __next__(self) -> Coroutine[Any, Any, Any]:
+        if not self._left:
+            raise StopIteration
+        self._left -= 1
+        return self._next_result()
+
+    def __aiter__(self) -> _Completions:
+        return self
+
+    async def __anext__(self) -> asyncio.Future[Any]:
+        if not self._left:
+            raise StopAsyncIteration
+        self._left -= 1
+        return await self._next()
 
 
-_as_completed_in_order.__name__ = "as_completed"
-_as_completed_in_order.__doc__ = _as_completed.__doc__
-asyncio.as_completed = asyncio.tasks.as_completed = _as_completed_in_order
+def _as_completed(fs: Iterable[Any], *, timeout: float | None = None) -> Any:
+    loop = running()
+    if loop is None or asyncio.isfuture(fs) or asyncio.iscoroutine(fs):
+        return _stock["as_completed"](fs, timeout=timeout)
+    return _Completions(loop, fs, timeout)
+
+
+async def _wait_for(fut: Any, timeout: float | None) -> Any:
+    """asyncio.wait_for as it is from Python 3.12 on: it makes no task, so what it waits for begins at once."""
+    if running() is None:
+        return await _stock["wait_for"](fut, timeout)
+    if timeout is not None and timeout <= 0:
+        fut = asyncio.ensure_future(fut)
+        if fut.done():
+            return fut.result()
+        fut.cancel()
+        await asyncio.wait([fut])
+        try:
+            return fut.result()
+        except asyncio.CancelledError as cancelled:
+            raise TimeoutError from cancelled
+    async with asyncio.timeout(timeout):
+        return await fut
+
+
+def _call_as_completed(fs: Any, *, timeout: Any = None) -> Any:
+    return _holdfast_as_completed(fs, timeout=timeout)  # type: ignore[name-defined]  # noqa: F821
+
+
+async def _call_wait_for(fut: Any, timeout: Any) -> Any:
+    return await _holdfast_wait_for(fut, timeout)  # type: ignore[name-defined]  # noqa: F821
+
+
+def _replace(function: Any, code: Any, replacement: Callable[..., Any]) -> Any:
+    stock = type(function)(function.__code__, function.__globals__, function.__name__)
+    stock.__kwdefaults__ = function.__kwdefaults__
+    setattr(asyncio.tasks, f"_holdfast_{function.__name__}", replacement)
+    function.__code__ = code.__code__
+    return stock
+
+
+_stock: dict[str, Any] = {"as_completed": _replace(asyncio.as_completed, _call_as_completed, _as_completed)}
+if sys.version_info < (3, 12):
+    _stock["wait_for"] = _replace(asyncio.wait_for, _call_wait_for, _wait_for)

@@ -10,13 +10,13 @@ divergence. Commands with an explicit key match by that key alone.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 import msgspec
 
 from holdfast.core.events import Commanded, Event
-from holdfast.errors import NondeterminismError
 
 
 class Recorded(msgspec.Struct):
@@ -45,8 +45,8 @@ class Asked(msgspec.Struct):
 
 KINDS = {
     "StepStarted": "s", "StepRetrying": "s", "StepLost": "s", "StepCompleted": "s", "StepFailed": "s",
-    "StepCancelled": "s", "ChildStarted": "c", "ChildAwaited": "w", "HookOpened": "h", "DataSet": "d",
-    "TimeRead": "n", "Patched": "p",
+    "StepCancelled": "s", "OutcomeReused": "r", "ChildStarted": "c", "ChildAwaited": "w", "HookOpened": "h", "DataSet": "d",
+    "TimeRead": "n", "Patched": "p", "Streamed": "o",
 }  # fmt: skip
 WORDS = {
     "s": "step",
@@ -56,7 +56,11 @@ WORDS = {
     "d": "set_data",
     "n": "utc_now",
     "p": "patched",
+    "o": "stream",
 }
+
+
+_STEP = re.compile(r"\d*s")
 
 
 def describe(kind: str, name: str, args: bytes) -> str:
@@ -75,17 +79,26 @@ class Ledger:
     def __init__(self, events: Iterable[Event]) -> None:
         self._open: dict[tuple[int, str], dict[str, Recorded]] = {}
         self._keyed: dict[str, Recorded] = {}
-        self._causes: dict[int, int] = {}
+        self._causes: dict[int, str] = {}  # the kinds recorded under each cause
         seen: set[str] = set()
         for event in events:
             if not isinstance(event, Commanded):
                 continue
             kind = KINDS.get(event.kind)
-            if kind is None or event.cmd in seen:
+            if kind == "r":  # an outcome that was reused; other commands than steps have been recorded before
+                kind = "s" if _STEP.match(event.cmd) else None
+            if kind is None:
+                continue
+            if event.cmd in seen:
+                if kind == "c":  # a child that a fork had yet to start
+                    known = self._keyed.get(event.cmd) or self._open[event.cause, kind][event.cmd]
+                    known.event = event
                 continue
             seen.add(event.cmd)
             recorded = Recorded(event.cmd, kind, event.name, bytes(event.args), event.cause, event)
-            self._causes[event.cause] = self._causes.get(event.cause, 0) + 1
+            kinds = self._causes.get(event.cause, "")
+            if kind not in kinds:
+                self._causes[event.cause] = kinds + kind
             if event.cmd.startswith(f"{kind}:"):
                 self._keyed[event.cmd] = recorded
             else:
@@ -98,14 +111,17 @@ class Ledger:
     def keyed(self, cmd: str) -> Recorded | None:
         return self._keyed.pop(cmd, None)
 
+    def keys_left_over(self) -> list[Recorded]:
+        """What is recorded under a key and was not asked for."""
+        return list(self._keyed.values())
+
     def open(self, cause: int, kind: str) -> dict[str, Recorded]:
         return self._open.get((cause, kind), _NOTHING)
 
     def left_over(self, cause: int) -> list[Recorded]:
         """What is recorded under `cause` and was not asked for."""
-        if cause not in self._causes:
-            return []
-        return [recorded for kind in WORDS for recorded in self._open.pop((cause, kind), _NOTHING).values()]
+        kinds = self._causes.get(cause, "")
+        return [recorded for kind in kinds for recorded in self._open.pop((cause, kind), _NOTHING).values()]
 
 
 _NOTHING: dict[str, Recorded] = {}
@@ -141,6 +157,8 @@ def match_one(ledger: Ledger, cause: int, kind: str, asked: A, place: int) -> Ma
 
 def match_all(ledger: Ledger, cause: int, kind: str, asked: list[A]) -> list[Match[A]]:
     """Match commands that are recorded only when something becomes of them, all that one cause led to."""
+    if len(asked) == 1:
+        return [match_one(ledger, cause, kind, asked[0], 0)]
     candidates = ledger.open(cause, kind)
     places = set(candidates)
     found: dict[int, Match[A]] = {}
@@ -150,13 +168,15 @@ def match_all(ledger: Ledger, cause: int, kind: str, asked: list[A]) -> list[Mat
         found[index] = Match(asked[index], recorded.cmd, recorded, changed)
         del candidates[recorded.cmd]
 
+    place = -1
     for index, a in enumerate(asked):
         if a.key:
             found[index] = _by_key(ledger, cause, kind, a)
-        elif candidates:
-            recorded = candidates.get(command_id(kind, cause, index, ""))
-            if recorded is not None and recorded.name == a.name and recorded.args == a.args:
-                pair(index, recorded)
+            continue
+        place += 1
+        recorded = candidates.get(command_id(kind, cause, place, ""))
+        if recorded is not None and recorded.name == a.name and recorded.args == a.args:
+            pair(index, recorded)
     for same_args in (True, False):
         for index, a in enumerate(asked):
             if not candidates:
@@ -175,12 +195,4 @@ def match_all(ledger: Ledger, cause: int, kind: str, asked: list[A]) -> list[Mat
 def _by_key(ledger: Ledger, cause: int, kind: str, asked: A) -> Match[A]:
     cmd = command_id(kind, cause, 0, asked.key)
     recorded = ledger.keyed(cmd)
-    if recorded is not None and recorded.name != asked.name:
-        raise NondeterminismError(
-            f"the key {asked.key!r} is recorded for {describe(kind, recorded.name, recorded.args)}, "
-            f"but the code uses it for {asked}",
-            recorded=describe(kind, recorded.name, recorded.args),
-            asked=str(asked),
-            line=asked.line,
-        )
     return Match(asked, cmd, recorded, recorded is not None and recorded.args != asked.args)

@@ -1,28 +1,30 @@
 """What earlier attempts of a run have achieved, so that a retry repeats only what failed.
 
 An outcome is found by kind, name, arguments and occurrence. Occurrence is the order in which an attempt asked
-for commands that look alike. What a compensation has undone is never reused, and neither are compensations.
+for commands that look alike; of sleeps and hooks only the outcomes are recorded, so they are handed out in that
+order. What a compensation has undone is never reused, and neither are compensations.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from typing import TypeVar
 
 from holdfast.core import events as ev
 
-Key = tuple[str, str, bytes]
+Key = tuple[str, str, str, bytes]
 T = TypeVar("T")
 
 
 class Child:
-    """A child run of an earlier attempt: reusable if it completed, retried under its id if it did not."""
+    """A child run of an earlier attempt: reusable if it completed, retried under its id if it failed."""
 
-    __slots__ = ("child_id", "waited")
+    __slots__ = ("child_id", "failed")
 
-    def __init__(self, child_id: str, waited: bool) -> None:
+    def __init__(self, child_id: str) -> None:
         self.child_id = child_id
-        self.waited = waited
+        self.failed = False
 
 
 class Memo:
@@ -31,6 +33,8 @@ class Memo:
     def __init__(self, history: Iterable[ev.Event]) -> None:
         self._outcomes: dict[Key, list[ev.Event | None]] = {}
         self._children: dict[Key, list[Child | None]] = {}
+        self._origins: dict[Key, list[str | None]] = {}
+        self._queues: dict[Key, list[ev.Event]] = {}
         self._asked: dict[Key, int] = {}
         attempt: list[ev.Event] = []
         by_seq: dict[int, ev.Event] = {}
@@ -41,10 +45,15 @@ class Memo:
                 attempt = []
             attempt.append(event)
         self._add(attempt, by_seq)
+        for looks in [looks for looks in self._outcomes if looks[0] == "t"]:
+            self._queues[looks] = [outcome for outcome in self._outcomes.pop(looks) if outcome is not None]
 
     def claim(self, kind: str, name: str, args: bytes, key: str = "") -> tuple[ev.Event | None, Child | None]:
         """The outcome, or the child, that an earlier attempt has for the next command that looks like this."""
-        looks = _looks(kind, name, args, key)
+        looks = (kind, key, name, args)
+        if kind in "th":
+            queue = self._queues.get(looks)
+            return queue.pop(0) if queue else None, None
         occurrence = self._asked.get(looks, 0)
         self._asked[looks] = occurrence + 1
         outcomes, children = self._outcomes.get(looks, ()), self._children.get(looks, ())
@@ -53,6 +62,22 @@ class Memo:
             children[occurrence] if occurrence < len(children) else None,
         )
 
+    def origin(self, name: str, args: bytes, key: str = "") -> str:
+        """The name by which an earlier attempt executed the step that is claimed next, "" if none did. What was
+        undone begins anew, under a name of its own."""
+        looks = ("s", key, name, args)
+        origins, occurrence = self._origins.get(looks, ()), self._asked.get(looks, 0)
+        return (origins[occurrence] if occurrence < len(origins) else None) or ""
+
+    def give_back(self, outcome: ev.Event) -> None:
+        """A sleep or a hook was dropped before its outcome was delivered. (Others are found by occurrence.)"""
+        if isinstance(outcome, ev.TimerFired | ev.HookReceived):
+            bisect.insort(self._queues.setdefault(_looks_of(outcome), []), outcome, key=lambda event: event.seq)
+
+    def unread(self) -> list[ev.HookReceived]:
+        """Payloads that nobody has asked for yet."""
+        return [event for queue in self._queues.values() for event in queue if isinstance(event, ev.HookReceived)]
+
     def _add(self, attempt: list[ev.Event], by_seq: dict[int, ev.Event]) -> None:
         """Take in one attempt: it overrides earlier ones where it achieved or undid something."""
         commands: dict[str, Key] = {}
@@ -60,10 +85,9 @@ class Memo:
         outcomes: dict[str, ev.Event] = {}
         children: dict[str, Child] = {}
         undone: set[str] = set()
-        received: dict[Key, list[ev.Event]] = {}
         for event in attempt:
             if isinstance(event, ev.HookReceived):
-                received.setdefault(_looks("h", event.name, event.key.encode(), ""), []).append(event)
+                self._queues.setdefault(_looks_of(event), []).append(event)
             if not isinstance(event, ev.Commanded):
                 continue
             cmd = event.cmd
@@ -72,18 +96,21 @@ class Memo:
                 undone |= {undoes, cmd}
             if cmd not in commands:
                 looks = _looks_of(event)
-                if looks is None:
+                if looks[0] not in "sct":
                     continue
                 commands[cmd] = looks
                 places[cmd] = _place(event)
             if isinstance(event, ev.ChildStarted):
-                children[cmd] = Child(event.child_id, event.waited)
+                children[cmd] = Child(event.child_id)
+            elif isinstance(event, ev.ChildFailed | ev.ChildCancelled | ev.ChildDropped):
+                children[cmd].failed = True
             elif isinstance(event, ev.StepCompleted | ev.ChildCompleted) or (
                 isinstance(event, ev.TimerFired) and event.sleep
             ):
                 outcomes[cmd] = event
             elif isinstance(event, ev.OutcomeReused):
                 outcomes[cmd] = by_seq[event.source]
+        number = next((event.attempt for event in attempt if isinstance(event, ev.AttemptStarted)), 1)
         occurrences: dict[Key, int] = {}
         for cmd in sorted(commands, key=places.__getitem__):
             looks = commands[cmd]
@@ -91,27 +118,30 @@ class Memo:
             if cmd in undone:
                 _put(self._outcomes, looks, occurrence, None)
                 _put(self._children, looks, occurrence, None)
+                _put(self._origins, looks, occurrence, None)
                 continue
+            origins = self._origins.get(looks, [])
+            if occurrence >= len(origins) or origins[occurrence] is None:
+                _put(self._origins, looks, occurrence, origin_of(cmd, number))
             if cmd in outcomes:
                 _put(self._outcomes, looks, occurrence, outcomes[cmd])
             if cmd in children:
                 _put(self._children, looks, occurrence, children[cmd])
-        for looks, payloads in received.items():
-            self._outcomes.setdefault(looks, []).extend(payloads)
 
 
-def _looks(kind: str, name: str, args: bytes, key: str) -> Key:
-    return (kind, f"key {key}", b"") if key else (kind, name, args)
+def origin_of(cmd: str, attempt: int) -> str:
+    """A name for a command that no other of the run has: a command with a key has the same id in every attempt."""
+    return f"{cmd}:{attempt}" if ":" in cmd and attempt > 1 else cmd
 
 
-def _looks_of(event: ev.Commanded) -> Key | None:
+def _looks_of(event: ev.Event) -> Key:
+    if isinstance(event, ev.HookReceived):
+        return ("h", "", event.name, event.key.encode())
     if isinstance(event, ev.TimerFired):
-        return ("t", "", b"%d" % event.delay)
+        return ("t", "", "", b"%d" % event.delay)
+    assert isinstance(event, ev.Commanded)
     letter = event.cmd.lstrip("0123456789")[0]
-    if letter not in "sct":
-        return None
-    _, keyed, key = event.cmd.partition(":")
-    return _looks(letter, event.name, bytes(event.args), key if keyed else "")
+    return (letter, event.cmd.partition(":")[2], event.name, bytes(event.args))
 
 
 def _place(event: ev.Commanded) -> tuple[int, int]:

@@ -1,39 +1,91 @@
 """Keeps workflow code from blocking the engine: no I/O while it runs, and no hogging.
 
-An audit hook sees files, sockets, subprocesses and sleeps of the thread that runs workflow code. A watchdog
+An audit hook sees files, sockets, subprocesses, threads and sleeps of the thread that runs workflow code. A watchdog
 throws into code that doesn't come back. Either way the run is set aside, and nothing of it is lost.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import logging
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from holdfast.core.execution import Execution
 from holdfast.errors import WorkflowBlocked
 
+logger = logging.getLogger("holdfast.engine")
+
 FORBIDDEN = {
     "open": "opens a file",
+    "os.listdir": "reads a folder",
+    "os.scandir": "reads a folder",
+    "os.remove": "removes a file",
+    "os.rename": "renames a file",
+    "os.truncate": "shortens a file",
+    "os.link": "links a file",
+    "os.symlink": "links a file",
+    "os.mkdir": "makes a folder",
+    "os.rmdir": "removes a folder",
+    "shutil.rmtree": "removes a folder",
     "socket.connect": "opens a connection",
     "socket.bind": "opens a socket",
+    "socket.sendto": "sends a message",
     "socket.getaddrinfo": "looks up a host",
+    "socket.gethostbyname": "looks up a host",
     "subprocess.Popen": "starts a process",
     "os.system": "starts a process",
     "os.posix_spawn": "starts a process",
+    "os.exec": "starts a process",
     "os.fork": "forks",
     "sqlite3.connect": "opens a database",
     "time.sleep": "sleeps (use `await sleep(...)` or `wf.sleep(...)`)",
     "_thread.start_new_thread": "starts a thread",
+    "_thread.start_joinable_thread": "starts a thread",
+    "builtins.input": "waits for the keyboard",
 }
 # What the interpreter and logging do on the code's behalf is not the code's doing.
-_ALLOWED = ("importlib", "linecache", "traceback", "logging", "tokenize", "zipimport", "inspect", "warnings")
+_ALLOWED = {
+    "importlib", "_frozen_importlib", "_frozen_importlib_external", "zipimport", "linecache", "tokenize", "traceback",
+    "logging", "inspect", "warnings",
+}  # fmt: skip
+# What is shown is the line of the code that called these.
+_LIBRARIES = {
+    "asyncio", "concurrent", "glob", "http", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile", "threading",
+    "urllib",
+}  # fmt: skip
+
+TICKS = 4
 
 _armed: dict[int, Guard] = {}
 _installed = False
+
+
+def _install() -> None:
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    sys.addaudithook(_audit)
+    # Not audited before Python 3.13 and 3.12.
+    if sys.version_info < (3, 13):
+        time.sleep = _audited(time.sleep, "time.sleep")
+    if sys.version_info < (3, 12):
+        threading.Thread.start = _audited(threading.Thread.start, "_thread.start_new_thread")  # type: ignore[method-assign]
+
+
+def _audited(function: Callable[..., Any], event: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        _audit(event, args)
+        return function(*args)
+
+    return call
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
@@ -51,17 +103,14 @@ class Guard:
         self.patience = patience
         self._lock = threading.Lock()
         self._execution: Execution | None = None
-        self._since = 0.0
+        self._visits = 0
         self._thrown = False
         self._thread = 0
         self._stop = threading.Event()
         self._watchdog: threading.Thread | None = None
 
     def start(self) -> None:
-        global _installed
-        if not _installed:
-            _installed = True
-            sys.addaudithook(_audit)
+        _install()
         self._watchdog = threading.Thread(target=self._watch, name="holdfast-watchdog", daemon=True)
         self._watchdog.start()
 
@@ -71,7 +120,7 @@ class Guard:
     def enter(self, execution: Execution) -> None:
         """Workflow code runs on this thread from here to `leave`."""
         self._thread = threading.get_ident()
-        self._since = time.monotonic()
+        self._visits += 1
         self._execution = execution
         _armed[self._thread] = self
 
@@ -87,18 +136,18 @@ class Guard:
         execution = self._execution
         if execution is None:
             return
-        frame: FrameType | None = sys._getframe(2)
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_globals is globals():
+            frame = frame.f_back
         line = ""
         while frame is not None:
-            module = frame.f_globals.get("__name__", "")
-            if module.startswith(_ALLOWED):
+            package = _package(frame)
+            if package in _ALLOWED:
                 return
-            if module.startswith("holdfast."):
+            if package == "holdfast":
                 break
-            if not line and not module.startswith(
-                ("asyncio", "socket", "subprocess", "urllib", "http", "pathlib", "os")
-            ):
-                line = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+            if not line and package not in _LIBRARIES:
+                line = _line(frame)
             frame = frame.f_back
         if not line:
             return
@@ -110,28 +159,49 @@ class Guard:
         raise WorkflowBlocked(execution.blocked_by)
 
     def _watch(self) -> None:
-        while not self._stop.wait(self.patience / 4):
-            execution = self._execution
-            if execution is None or time.monotonic() - self._since < self.patience:
+        """Count the times this thread finds the engine in the same place: where somebody holds the interpreter, or
+        the whole process sleeps, this thread doesn't count either, and nobody is blamed."""
+        visit = ticks = 0
+        while not self._stop.wait(self.patience / TICKS):
+            if self._execution is None or self._visits != visit:
+                visit, ticks = self._visits, 0
                 continue
-            with self._lock:
-                if self._execution is not execution or self._thrown:
-                    continue
-                line = _user_line(sys._current_frames().get(self._thread))
-                execution.blocked_by = (
-                    f"workflow code has not yielded for {self.patience:g} s, at {line}: await something, or move the "
-                    "work into a step, then resume the run"
-                )
-                self._thrown = True
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self._thread), ctypes.py_object(WorkflowBlocked)
-                )
+            ticks += 1
+            if ticks % TICKS == 0:
+                self._throw(visit, again=ticks > TICKS)
+
+    def _throw(self, visit: int, again: bool) -> None:
+        with self._lock:
+            execution = self._execution
+            if execution is None or self._visits != visit:
+                return
+            line = _user_line(sys._current_frames().get(self._thread))
+            execution.blocked_by = execution.blocked_by or (
+                f"workflow code has not yielded for {self.patience:g} s, at {line}: await something, or move the "
+                "work into a step, then resume the run"
+            )
+            self._thrown = True
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(WorkflowBlocked))
+        if again:
+            logger.critical(
+                "workflow code of run %s holds up the whole worker, and can't be interrupted where it is: %s; if it doesn't "
+                "come back, restart the worker",
+                execution.run_id,
+                line,
+            )
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _line(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def _user_line(frame: FrameType | None) -> str:
     while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("holdfast.", "asyncio")):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        if _package(frame) not in ("holdfast", *_LIBRARIES):
+            return _line(frame)
         frame = frame.f_back
     return "an unknown line"

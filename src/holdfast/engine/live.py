@@ -10,95 +10,49 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
-from holdfast.core.definitions import StepOptions
-from holdfast.core.execution import FLAGS, Execution
-from holdfast.core.loop import Greenlets
-from holdfast.core.registry import Definitions
+from holdfast.core.execution import Execution
+from holdfast.core.pending import FLAGS
 from holdfast.durations import in_words
-from holdfast.engine.guard import Guard
+from holdfast.engine.attempts import RunWithSteps
+from holdfast.engine.owned import HELD, Delivery
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
     LETTERS,
+    PRIORITY_HEAD_START,
     ChildLetter,
     ControlLetter,
     HookLetter,
     OutcomeLetter,
     RunOptions,
+    ask_child,
     child_message,
     control,
+    fingerprint,
+    not_a_child,
+    outcome_message,
     status_of,
     to_record,
 )
 from holdfast.errors import (
     DecodeError,
     NondeterminismError,
-    ValueCodecError,
     WorkerLostError,
     WorkflowBlocked,
 )
-from holdfast.ports import Change, Claimed, Letter, Message, NewRun, Outcome, Status
+from holdfast.ports import Change, Letter, Message, NewRun, Status
 
 logger = logging.getLogger("holdfast.engine")
 
-HELD = (Status.PAUSED, Status.STUCK)
-Delivery = Outcome | Letter
 
-
-class Identity(msgspec.Struct):
-    """Who owns the run: a worker's id and build, and the builds of the other workers that live."""
-
-    worker: str
-    build: str
-    secret: bytes = b""
-    others: set[str] = set()
-
-
-class LiveRun:
+class LiveRun(RunWithSteps):
     """A run this engine owns. `advance` brings it forward, `take_change` says what to commit."""
-
-    def __init__(self, claimed: Claimed, app: Definitions, greenlets: Greenlets, guard: Guard, me: Identity) -> None:
-        self.row = claimed.row
-        self.me = me
-        self.app = app
-        self.codec: Codec = app.codec
-        self.greenlets = greenlets
-        self.guard = guard
-        self.options = msgspec.json.decode(claimed.row.options, type=RunOptions)
-        self.payloads = claimed.payloads
-        self.execution: Execution | None = None
-        self.deliveries: deque[Delivery] = deque(claimed.letters)
-        self.seen: set[int] = {letter.id for letter in claimed.letters}
-        self.inflight: dict[str, int] = {}
-        self.retries: list[tuple[int, str]] = []
-        self.unconfirmed: list[Outcome] = []
-        self.cautious = claimed.row.losses > 0
-        self.shown: str = claimed.row.status
-        self.idle_since = 0.0
-        self.replay_seconds = 0.0
-        self.released = False
-        self.broken = False
-        self.scheduled_due: int | None = None
-        self.resumed = len(claimed.payloads) > 1
-        self.checkpoints: dict[str, bytes] | None = None
-        self._reported: set[tuple[str, str]] = set()
-        self.to_schedule: dict[str, co.ScheduleStep] = {}
-        self.to_cancel: list[int] = []
-        self._change = Change(no=self.row.no)
-        self._replay: Iterator[None] | None = None
-        self._history: list[ev.AnyEvent] = []
-        self._last_committed = 0
-        self._orders: list[int] = []
-        self._timeout: int | None = None
-        self._retain: int | None = None
 
     # -- going forward
 
@@ -115,12 +69,17 @@ class LiveRun:
             more = self._deliver_arrivals(now, end)
             if not more and not self._gone():
                 more = self._fire_timers(now, end)
-            more = more or (not self._caught_up(now, end) and not self._gone())
+            # A run that continued as new has stopped taking what arrived: there may be more.
+            more = (not self._caught_up(now, end) or more or bool(self.deliveries)) and not self._gone()
         except (NondeterminismError, DecodeError) as error:
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
         except WorkflowBlocked as error:
             self._set_aside(now, error, "blocked")
+            return bool(self.deliveries)
+        except Exception as error:  # whatever it is, it must not end the worker, and then the next one
+            logger.exception("run %s can't go on", self.row.id)
+            self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
         return more
 
@@ -138,17 +97,47 @@ class LiveRun:
         """Decide what a run that was just claimed needs: nothing, an answer, or its code."""
         self._history = [ev.from_json(payload) for payload in self.payloads]
         self.payloads = []
-        self._last_committed = self._history[-1].seq
         if (self.row.status in HELD or Status(self.row.status).is_final) and not self._handle_at_the_door(now):
             self.release(now)
             return False
         last = next(e for e in reversed(self._history) if isinstance(e, ev.Beginning | ev.AttemptFailed))
+        begins_at = self._begins_at(last)
+        if begins_at > now:
+            self._wait_to_begin(now, begins_at, last)
+            return False
         if isinstance(last, ev.AttemptFailed):
             self._begin_attempt(now)
         elif not self.row.durable and self.row.losses and not self._begin_anew_after_loss(now):
             return False
         self._start_execution()
         return True
+
+    def _begins_at(self, last: ev.Event) -> int:
+        """When the run, or its next attempt, is to begin; 0 if it has begun."""
+        if isinstance(last, ev.AttemptFailed):
+            return last.retry_at
+        has_begun = any(not isinstance(e, ev.RunStarted | ev.RunPaused | ev.RunResumed) for e in self._history)
+        return 0 if has_begun else last.ts
+
+    def _wait_to_begin(self, now: int, begins_at: int, last: ev.Event) -> None:
+        """Somebody ordered something of a run whose time has not come. All else stays in its inbox until then."""
+        for letter in self.deliveries:
+            if not isinstance(letter, Letter) or LETTERS[letter.kind] is not ControlLetter:
+                continue
+            body: ControlLetter = msgspec.json.decode(letter.body, type=ControlLetter)
+            self._change.consumed.append(letter.id)
+            if letter.kind == "cancel":
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                return
+            if letter.kind == "pause":
+                self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None})
+                return
+            self._notify_later(body)
+        if isinstance(last, ev.AttemptFailed):
+            self._leave({"status": Status.RETRY, "wake_at": begins_at})
+        else:
+            self._leave({"status": Status.PENDING, "wake_at": begins_at, "started_at": None})
 
     def _begin_attempt(self, now: int) -> None:
         """Begin again, with everything earlier attempts have achieved at hand."""
@@ -160,7 +149,7 @@ class LiveRun:
         """A run without a history can only begin anew, if it may be retried at all."""
         error = WorkerLostError(f"the worker of run {self.row.id} was lost, and with durable=False nothing was kept")
         if program_for(self.app, self.row.workflow, self.options).retry_delay(error, self.row.attempt) is None:
-            self._fail_at_once(now, error)
+            self._end_outside(ev.RunFailed(ts=now, error=Raw(self.codec.encode_error(error))), now)
             return False
         self._begin_attempt(now)
         self._change.columns["losses"] = self.row.losses = 0
@@ -197,16 +186,15 @@ class LiveRun:
             body: ControlLetter = msgspec.json.decode(letter.body, type=ControlLetter)
             self._change.consumed.append(letter.id)
             self._orders.append(letter.id)
+            if not self._notify_later(body):
+                continue
             if letter.kind == "watch":
-                self._notify_later(body)
                 if Status(self.row.status).is_final:
                     self._change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "retry" and self.row.status in (Status.FAILURE, Status.CANCELLED):
-                self._notify_later(body)
                 self._reopen(now)
                 opened = True
-            elif letter.kind == "retry" and Status(self.row.status).is_final:
-                self._notify_later(body)  # it has succeeded meanwhile
+            elif letter.kind == "retry" and Status(self.row.status).is_final:  # it has succeeded meanwhile
                 self._change.messages.append(child_message(self.row, self._history[-1]))
             elif self.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
                 self._append_outside(ev.RunResumed(ts=now))
@@ -217,11 +205,17 @@ class LiveRun:
         self.deliveries = kept
         return opened
 
-    def _notify_later(self, body: ControlLetter) -> None:
-        if body.parent_cmd:
-            self.row.parent_cmd = body.parent_cmd
-            self.options.notify = True
-            self._change.columns |= {"parent_cmd": body.parent_cmd, "options": self.options.to_json()}
+    def _notify_later(self, body: ControlLetter) -> bool:
+        """Tell the parent of the outcome, when there is one; False if it is not the parent who asks."""
+        if not body.parent_cmd:
+            return True
+        if body.parent_id != self.row.parent_id:
+            self._change.messages.append(not_a_child(self.codec, self.row.id, body.parent_id, body.parent_cmd))
+            return False
+        self.row.parent_cmd = body.parent_cmd
+        self.options.notify = True
+        self._change.columns |= {"parent_cmd": body.parent_cmd, "options": self.options.to_json()}
+        return True
 
     def _unhold(self) -> None:
         self.row.status = Status.RUNNING
@@ -254,9 +248,26 @@ class LiveRun:
             self.guard.leave()
             self.replay_seconds += time.perf_counter() - started
         self._replay = None
+        self._weigh_losses()
         self._history = []
         self._settle(now)
         return True
+
+    def _weigh_losses(self) -> None:
+        """See what the history knows of losses. Only the first start of a row of losses may not have been recorded,
+        for a run with a loss announces what it starts. A step whose start was announced had a process of its own, or
+        still waited for it, and is hardly to blame."""
+        assert self.execution is not None
+        suspects = {cmd: step.command for cmd, step in self.execution.steps.items() if self.is_suspect(step.command)}
+        for event in self._history if suspects and self.me.isolates else ():
+            if isinstance(event, ev.StepStarted) and not event.started:
+                self._announced[event.cmd] = event.worker
+            elif isinstance(event, ev.StepStarted):
+                self._announced.pop(event.cmd, None)
+            elif isinstance(event, ev.StepLost) and self._announced.get(event.cmd, event.worker) != event.worker:
+                self._spared[event.cmd] = self._spared.get(event.cmd, 0) + 1
+        for cmd, command in suspects.items():
+            self._unrecorded[cmd] = int(self.row.losses > command.losses + int(command.started))
 
     def _deliver_arrivals(self, now: int, end: float) -> bool:
         while self.deliveries:
@@ -299,9 +310,10 @@ class LiveRun:
         self.guard.enter(self.execution)
         try:
             self.execution.deliver(event)
+            self.execution.settle(now)
         finally:
             self.guard.leave()
-        self._settle(now)
+        self._collect_all(now)
 
     def _note(self, event: ev.Event) -> None:
         assert self.execution is not None
@@ -309,13 +321,17 @@ class LiveRun:
         self._collect()
 
     def _settle(self, now: int) -> None:
-        execution = self.execution
-        assert execution is not None
-        self.guard.enter(execution)
+        assert self.execution is not None
+        self.guard.enter(self.execution)
         try:
-            execution.settle(now)
+            self.execution.settle(now)
         finally:
             self.guard.leave()
+        self._collect_all(now)
+
+    def _collect_all(self, now: int) -> None:
+        execution = self.execution
+        assert execution is not None
         if execution.blocked_by:
             raise WorkflowBlocked(execution.blocked_by)
         self._collect(now)
@@ -348,24 +364,18 @@ class LiveRun:
         elif isinstance(command, co.StartChild):
             change.children.append(self._child(command, now))
             if command.again:
-                change.messages.append(control(command.child_id, "retry", late=True, parent_cmd=command.cmd))
+                change.messages.append(ask_child(command.child_id, "retry", self.row.id, command.cmd))
         elif isinstance(command, co.WatchChild):
-            change.messages.append(control(command.child_id, "watch", late=True, parent_cmd=command.cmd))
+            change.messages.append(ask_child(command.child_id, "watch", self.row.id, command.cmd))
         elif isinstance(command, co.CancelChild):
             change.messages.append(control(command.child_id, "cancel", command.reason))
-        elif isinstance(command, co.OpenHook):
-            change.attributes.append(("hook", command.key or command.cmd, command.name.encode()))
-        elif isinstance(command, co.CloseHook):
-            entry = ("hook", command.key or command.cmd)
-            change.attributes = [a for a in change.attributes if a[:2] != entry]
-            change.dropped_attributes.append(entry)
+        elif isinstance(command, co.OpenHook | co.CloseHook):
+            if command.key:
+                self._publish_key(command.key)
+        elif isinstance(command, co.StreamItem):
+            self.stream(command.cmd, self.row.attempt, now, bytes(command.item))
         elif isinstance(command, co.PublishData):
             self._publish(command.key, command.value)
-
-    def _publish(self, key: str, value: Raw) -> None:
-        name = f"data.{key}"
-        self._change.attributes = [a for a in self._change.attributes if a[0] != name]
-        self._change.attributes.append((name, bytes(value).decode(errors="replace"), bytes(value)))
 
     def _child(self, command: co.StartChild, now: int) -> NewRun:
         options = RunOptions(
@@ -376,142 +386,19 @@ class LiveRun:
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
         started = ev.RunStarted(
-            seq=1, ts=now, workflow=command.name, input=command.args, seed=random.getrandbits(63), flags=FLAGS
+            seq=1, ts=now + delay, workflow=command.name, input=command.args, seed=random.getrandbits(63), flags=FLAGS
         )
+        head_start = 0 if delay else priority * PRIORITY_HEAD_START  # it must not begin a delayed run early
         return NewRun(
             id=command.child_id, workflow=command.name, records=[to_record(started)],
-            wake_at=now + delay - priority * PRIORITY_HEAD_START, created_at=now, fingerprint=bytes(command.args),
+            wake_at=now + delay - head_start, created_at=now, fingerprint=fingerprint(command.name, bytes(command.args)),
             priority=priority, parent_id=self.row.id, parent_cmd=command.cmd, root_id=self.row.root_id or self.row.id,
             options=options.to_json(), durable=bool(command.options.get("durable", True)),
+            if_taken=self._refusal(command) if "id" in command.options and not command.again else None,
         )  # fmt: skip
 
-    # -- steps
-
-    def step_options(self, command: co.ScheduleStep) -> StepOptions:
-        return self.app.find_step(command.name).options.override(command.options)
-
-    def _schedule(self, command: co.ScheduleStep, now: int) -> None:
-        if command.cmd in self.inflight:  # it was handed over before this run had to be reloaded
-            return
-        if self.cautious and self.row.durable:
-            if command.started:  # it had started on a worker that is gone
-                self._count_loss(command, now, 0)
-                return
-            # A run whose worker was lost says what it is about to do before it does it.
-            self._note(
-                ev.StepStarted(
-                    ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                    attempt=command.attempt, worker=self.me.worker, undoes=command.undoes,
-                )
-            )  # fmt: skip
-        self.to_schedule[command.cmd] = command
-
-    def _drop_attempt(self, cmd: str) -> None:
-        self.to_schedule.pop(cmd, None)
-        token = self.inflight.pop(cmd, None)
-        if token is not None:
-            self.to_cancel.append(token)
-
-    def _count_loss(self, command: co.ScheduleStep, now: int, started: int) -> None:
-        self._note(
-            ev.StepLost(
-                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes,
-            )
-        )  # fmt: skip
-        limit = self.step_options(command).max_losses
-        if command.losses + int(self.cautious) >= limit:
-            error = WorkerLostError(
-                f"step {command.name!r} of run {self.row.id} took its worker down {limit} times; look at what it does to its "
-                "process (memory, native code, os._exit), or raise max_losses"
-            )
-            self._deliver_failure(command, now, started, Raw(self.codec.encode_error(error)))
-        else:
-            self._schedule(command, now)
-
-    def note_started(self, cmd: str, started: int) -> None:
-        """A step that takes its time is shown as started."""
-        step = self.execution.steps.get(cmd) if self.execution is not None else None
-        if step is None or step.command.started or not self.row.durable:
-            return
-        command = step.command
-        self._note(
-            ev.StepStarted(
-                ts=started, cmd=cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes,
-            )
-        )  # fmt: skip
-
-    def _take_outcome(self, outcome: Outcome, now: int) -> None:
-        assert self.execution is not None
-        step = self.execution.steps.get(outcome.attempt.cmd)
-        if step is None or outcome.cancelled:
-            return
-        self.unconfirmed.append(outcome)
-        command = step.command
-        for kind in ("progress", "checkpoint"):
-            # A checkpoint is kept over attempts, until the step has ended.
-            if (kind, command.cmd) in self._reported and (kind == "progress" or outcome.error is None):
-                self._reported.discard((kind, command.cmd))
-                self._change.attributes = [a for a in self._change.attributes if a[:2] != (kind, command.cmd)]
-                self._change.dropped_attributes.append((kind, command.cmd))
-        command.attempt = outcome.attempt.number
-        if outcome.lost:
-            self._count_loss(command, now, outcome.started)
-        elif outcome.error is not None:
-            encoded = Raw(outcome.encoded_error or b"null")
-            self._take_failure(command, now, outcome.started, outcome.error, encoded, outcome.retry_after)
-        else:
-            self._progressed()
-            self._deliver(
-                ev.StepCompleted(
-                    ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                    attempt=command.attempt, worker=self.me.worker, started=outcome.started, undoes=command.undoes,
-                    result=Raw(outcome.result), data={k: Raw(v) for k, v in outcome.data.items()},
-                ),
-                now,
-            )  # fmt: skip
-
-    def _take_failure(
-        self,
-        command: co.ScheduleStep,
-        now: int,
-        started: int,
-        error: BaseException,
-        encoded: Raw,
-        retry_after: int | None,
-    ) -> None:
-        delay = None
-        if not isinstance(error, ValueCodecError):
-            delay = self.step_options(command).retry_delay(error, command.attempt, random.random())
-        if delay is not None and retry_after is not None:
-            delay = retry_after
-        if delay is None:
-            self._progressed()
-            self._deliver_failure(command, now, started, encoded)
-            return
-        self._note(
-            ev.StepRetrying(
-                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, error=encoded,
-                retry_at=now + delay,
-            )
-        )  # fmt: skip
-        heapq.heappush(self.retries, (now + delay, command.cmd))
-
-    def _deliver_failure(self, command: co.ScheduleStep, now: int, started: int, encoded: Raw) -> None:
-        self._deliver(
-            ev.StepFailed(
-                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, error=encoded,
-            ),
-            now,
-        )  # fmt: skip
-
-    def _progressed(self) -> None:
-        if self.cautious:
-            self.cautious = False
-            self._change.columns["losses"] = self.row.losses = 0
+    def _refusal(self, command: co.StartChild) -> Message:
+        return not_a_child(self.codec, command.child_id, self.row.id, command.cmd)
 
     # -- letters
 
@@ -564,12 +451,15 @@ class LiveRun:
         """An outcome that took the long way: its engine had lost the run when it arrived."""
         assert self.execution is not None
         step = self.execution.steps.get(body.cmd)
-        if step is None:
+        if step is None or body.run_no != self.row.no:  # an earlier run may have had the same id
             return
-        self._drop_attempt(body.cmd)
         command = step.command
+        failed = bytes(body.error) != b"null"
+        if failed and (body.attempt != command.attempt or body.cmd in self.inflight):
+            return  # the step is being tried again: this failure is history
+        self._drop_attempt(body.cmd)
         command.attempt = body.attempt
-        if body.error is not None:
+        if failed:
             self._take_failure(command, now, body.started, self.codec.decode_error(body.error), body.error, None)
             return
         self._progressed()
@@ -588,16 +478,16 @@ class LiveRun:
         if isinstance(end, ev.ContinuedAsNew):
             assert self.execution is not None
             self._history = [end]
-            self._change.columns["base_seq"] = self.row.base_seq = end.seq
+            if self.row.durable:
+                self._change.columns["base_seq"] = self.row.base_seq = end.seq
             self.execution.evict()
             self._start_execution()
             return
+        if not self.row.durable:
+            self._append_last(end)
         if isinstance(end, ev.AttemptFailed):
             self._leave({"status": Status.RETRY, "reason": "", "wake_at": end.retry_at, "attempt": end.attempt})
             return
-        if not self.row.durable:
-            end.seq = 2
-            self._change.records = [to_record(end)]
         status = status_of(end)
         retain = self._retain
         if self.row.parent_id and self.options.notify:
@@ -609,12 +499,18 @@ class LiveRun:
             }
         )  # fmt: skip
 
-    def _fail_at_once(self, now: int, error: BaseException) -> None:
-        end = ev.RunFailed(ts=now, error=Raw(self.codec.encode_error(error)))
-        self._append_outside(end)
-        if self.row.parent_id and self.options.notify:
-            self._change.messages.append(child_message(self.row, end))
-        self._leave({"status": Status.FAILURE, "wake_at": None, "finished_at": now, "end_seq": end.seq, "losses": 0})
+    def _append_last(self, end: ev.Event) -> None:
+        """How an attempt ended is kept even without a history."""
+        kept = self._change.records
+        end.seq = (kept[-1].seq if kept else self._last_committed) + 1
+        kept.append(to_record(end))
+
+    def _end_outside(self, end: ev.Event, now: int) -> None:
+        """End a run whose code is not in memory."""
+        self._retain = program_for(self.app, self.row.workflow, self.options).settings.retain
+        if self.row.durable:
+            self._append_outside(end)
+        self._end(end, now)
 
     def _set_aside(self, now: int, error: BaseException, stuck: str) -> None:
         """The code can't go on: take back what isn't committed, keep every outcome, and say why."""
@@ -625,7 +521,7 @@ class LiveRun:
         self.deliveries.clear()
         self.to_schedule.clear()
         self._change = Change(no=self.row.no, consumed=self._orders)
-        self._change.messages = [outcome_message(self.row.id, o, self.me.worker) for o in outcomes if not o.lost]
+        self._change.messages = [outcome_message(self.row.id, outcome, self.me.worker) for outcome in outcomes]
         encoded = Raw(self.codec.encode_error(error))
         if cancel is not None:
             self._history = []
@@ -646,6 +542,11 @@ class LiveRun:
             logger.error("run %s is set aside: %s", self.row.id, error)
             self._leave({"status": Status.STUCK, "held": 1, "reason": str(error), "stuck": stuck, "wake_at": None})
 
+    def refuse(self, now: int, error: BaseException) -> None:
+        """What it has come to can't be written: nobody can go on with it until its code is mended."""
+        self.released = False
+        self._set_aside(now, error, "diverged")
+
     def _hold(self, now: int, event: ev.Event, status: str, reason: str, stuck: str) -> None:
         self._note(event)
         self._leave({"status": status, "held": 1, "reason": reason, "stuck": stuck, "wake_at": None})
@@ -665,69 +566,6 @@ class LiveRun:
         if self.execution is not None:
             self.execution.evict()
 
-    # -- what the reactor asks
-
-    def next_due(self) -> int | None:
-        """When time alone will bring this run forward."""
-        if self.execution is None:
-            return None
-        timer = self.execution.next_timer()
-        dues = [timer.due] if timer is not None else []
-        if self.retries:
-            dues.append(self.retries[0][0])
-        if self._timeout is not None and self.execution.cancelling is None:
-            dues.append(self.execution.started_at + self._timeout)
-        return min(dues, default=None)
-
-    def is_idle(self) -> bool:
-        return not self.inflight and not self.deliveries and self._replay is None and not self.to_schedule
-
-    def show_status(self, reason: str) -> None:
-        status = Status.WAITING if reason else Status.RUNNING
-        if (self.shown, self.row.reason) != (status, reason):
-            self.shown, self.row.reason = status, reason
-            self._change.columns |= {"status": status, "reason": reason}
-
-    def has_change(self) -> bool:
-        change = self._change
-        return bool(
-            change.records or change.columns or change.consumed or change.messages or change.attributes or change.children
-            or change.dropped_attributes
-        )  # fmt: skip
-
-    def take_change(self) -> Change:
-        change, self._change = self._change, Change(no=self.row.no)
-        if change.records and self.row.build != self.me.build:
-            change.columns["build"] = self.row.build = self.me.build
-        return change
-
-    def confirmed(self, change: Change) -> None:
-        """The change is committed: outcomes in it are safe."""
-        self.unconfirmed.clear()
-        self._orders.clear()
-        if change.records:
-            self._last_committed = change.records[-1].seq
-
-    def new_records(self) -> int:
-        return len(self._change.records)
-
-    def kept_outcomes(self) -> list[Outcome]:
-        """Outcomes of executed steps that are not known to be committed."""
-        return self.unconfirmed + [arrival for arrival in self.deliveries if isinstance(arrival, Outcome)]
-
-    def idempotency_key(self, command: co.ScheduleStep) -> str:
-        """The same for every attempt of a step, and for no other step."""
-        again = f":{self.row.attempt}" if ":" in command.cmd and self.row.attempt > 1 else ""
-        return f"{self.row.id}:{command.cmd}{again}"
-
-    def report(self, kind: str, cmd: str, body: bytes) -> None:
-        """Keep what a step says on its way: its checkpoint, its progress."""
-        if kind == "checkpoint":
-            self.checkpoints = {**(self.checkpoints or {}), cmd: body}
-        self._reported.add((kind, cmd))
-        self._change.attributes = [a for a in self._change.attributes if a[:2] != (kind, cmd)]
-        self._change.attributes.append((kind, cmd, body))
-
     def cannot_schedule(self, command: co.ScheduleStep, now: int, error: BaseException) -> None:
         """This worker's code lacks the step."""
         self._set_aside(now, error, "diverged")
@@ -739,21 +577,3 @@ class LiveRun:
             context.get("message", "an error nobody handled"),
             exc_info=context.get("exception"),
         )
-
-
-PRIORITY_HEAD_START = 60 * 1_000_000
-"""Each point of priority is a head start of a minute over others that wait."""
-
-
-def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:
-    """An outcome for whoever owns the run now."""
-    letter = OutcomeLetter(
-        cmd=outcome.attempt.cmd, attempt=outcome.attempt.number, worker=worker, started=outcome.started,
-        result=Raw(outcome.result) if outcome.error is None else ev.NULL,
-        error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else None,
-        data={key: Raw(value) for key, value in outcome.data.items()},
-    )  # fmt: skip
-    return Message(
-        run_id=run_id, kind="outcome", body=msgspec.json.encode(letter),
-        dedupe=f"outcome:{letter.cmd}:{letter.attempt}",
-    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Coroutine
 from typing import Any
 
@@ -11,7 +12,7 @@ from holdfast.core.definitions import WorkflowDefinition, WorkflowOptions
 from holdfast.core.loop import running
 from holdfast.core.registry import Definitions
 from holdfast.engine.records import RunOptions
-from holdfast.errors import UnknownNameError
+from holdfast.errors import ArgumentError, UnknownNameError
 
 SINGLE_STEP = WorkflowOptions()
 
@@ -33,6 +34,13 @@ class WorkflowProgram:
         if definition.is_async:
             return await definition.function(*args, **kwargs)
         return definition.function(*args, **kwargs)
+
+    def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        signature = inspect.signature(self._definition.function)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"continue_as_new: {self.name}{signature}: {error}") from None
 
     def result_type(self, kind: str, name: str) -> Any:
         return _result_type(self._app, kind, name)
@@ -62,6 +70,9 @@ class StepProgram:
         loop = running()
         assert loop is not None
         return await loop.execution.ask_step(self.name, input, options=self._overrides)
+
+    def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        return None
 
     def result_type(self, kind: str, name: str) -> Any:
         return _result_type(self._app, kind, name)

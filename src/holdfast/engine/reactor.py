@@ -25,8 +25,10 @@ from holdfast.core import commands as co
 from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions
 from holdfast.engine.guard import Guard
-from holdfast.engine.live import Identity, LiveRun, outcome_message
-from holdfast.errors import Fenced, StoreError, UnknownNameError
+from holdfast.engine.live import LiveRun
+from holdfast.engine.owned import Identity
+from holdfast.engine.records import PRIORITY_HEAD_START, outcome_message
+from holdfast.errors import EncodeError, Fenced, StoreError, UnknownNameError
 from holdfast.ports import (
     FINAL,
     Attempt,
@@ -36,6 +38,8 @@ from holdfast.ports import (
     Executor,
     Notifier,
     Outcome,
+    RunQuery,
+    RunRow,
     Status,
     Store,
     WorkerRow,
@@ -85,46 +89,58 @@ class Engine:
         self.notifier = notifier
         self.clock = clock
         self.settings = settings or Settings()
-        self.me = Identity("", build)
+        self.me = Identity("", build, isolates=isolate)
         self.names = sorted(app.startable_names())
         self.runs: dict[int, LiveRun] = {}
         self.failure: BaseException | None = None
         self._arrivals: SimpleQueue[Any] = SimpleQueue()
-        self._attempts: dict[int, tuple[int, str]] = {}
+        self._attempts: dict[int, Attempt] = {}
+        self._left_behind: dict[int, dict[str, Attempt]] = {}  # under way for runs that are no longer in memory
         self._tokens = itertools.count(1)
         self._due: list[tuple[int, int, LiveRun]] = []
         self._counter = itertools.count()
         self._ready: OrderedDict[int, LiveRun] = OrderedDict()
         self._idle: OrderedDict[int, LiveRun] = OrderedDict()
         self._to_show: deque[tuple[float, LiveRun]] = deque()
-        self._started: deque[tuple[float, int, LiveRun, str]] = deque()
+        self._started: deque[tuple[float, Attempt]] = deque()
         self._greenlets = Greenlets()
         self._guard = Guard(self.settings.patience)
         self._look = True  # something may wait to be claimed
         self._mail = False  # letters may have come for runs that are ours
         self._parked_due: int | None = None
+        self._due_unknown = False  # somebody else may have parked or created a run
+        self._next_park = float("inf")
         self._next_sweep = 0.0
+        self._last_sweep = 0
         self._next_collect = 0.0
         self._stopping = False
         self._stop_by = 0.0
         self._address = ""
+        self._is_registered = False
+        self._judge_from = 0  # the time from which other workers' leases mean something
+        self._heart: threading.Thread | None = None
         self._beating = threading.Event()
         self._backoff = 0.0
         self._failures = 0
+        self._claims_unknown = False
         self._touched: dict[int, LiveRun] = {}
         self._has_peers = False
-        self._isolate = isolate
 
     # -- life
 
     def start(self) -> None:
         """Register, and begin to listen; then `run` may be called on a thread."""
+        self._address = self.notifier.listen(self.wake)
+        try:
+            self.me.secret = self.store.secret()
+            self._register()
+        except BaseException:
+            self.notifier.close()
+            raise
         self._guard.start()
         self.executor.start(self._arrivals.put, self._arrived_report)
-        self._address = self.notifier.listen(self.wake)
-        self.me.secret = self.store.secret()
-        self._register()
-        threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True).start()
+        self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
+        self._heart.start()
 
     def run(self) -> None:
         """Turn until stopped."""
@@ -155,19 +171,33 @@ class Engine:
             round(self.settings.lease * 1_000_000),
         )  # fmt: skip
         self.me.worker = worker_id
+        self._is_registered = True
 
     def _beat(self) -> None:
         """The heartbeat has a thread of its own: a busy engine is not a dead one."""
         lease = round(self.settings.lease * 1_000_000)
+        last = self.store.now()
         while not self._beating.wait(self.settings.beat):
+            worker_id = self.me.worker
             try:
-                if not self.store.beat(self.me.worker, lease):
-                    self.wake()
+                if not self.store.beat(worker_id, lease):
+                    self._arrivals.put(("dead", worker_id))
             except StoreError as error:
                 logger.warning("heartbeat failed, trying again: %s", error)
+            last = self._check_gap(last, self.settings.beat)
+
+    def _check_gap(self, last: int, interval: float) -> int:
+        """Whoever was kept from the store (a lock, a sleeping machine) can't tell whether the others were, and gives
+        them time to renew their leases."""
+        now = self.store.now()
+        if now - last > round((interval + self.settings.lease / 2) * 1_000_000):
+            self._judge_from = now + round(self.settings.lease * 1_000_000)
+        return now
 
     def _close(self) -> None:
         self._beating.set()
+        if self._heart is not None:
+            self._heart.join(1)
         self.executor.stop(0)
         for live in self.runs.values():
             if live.execution is not None:
@@ -179,7 +209,7 @@ class Engine:
             self.store.unregister(self.me.worker)
         except StoreError as error:
             logger.warning("could not say goodbye to the store, others will notice: %s", error)
-        self.notifier.ring()
+        self._ring()
         self.notifier.close()
 
     # -- the turn
@@ -187,27 +217,41 @@ class Engine:
     def turn(self) -> bool:
         """One round; False when the engine has stopped."""
         self._drain()
-        if self._stopping and (not self._attempts or time.monotonic() > self._stop_by):
-            return False
-        now = self.store.now()
-        self._sweep()
-        if self._look or self._mail:
-            self._read_letters()
-        self._wake_due(now)
-        self._advance(now)
-        self._tidy(now)
-        self._commit()
-        return True
+        if self._is_registered or self._begin_again():
+            now = self.store.now()
+            self._sweep()
+            if self._claims_unknown:
+                self._find_claimed()
+            if self._mail:
+                self._read_letters()
+            self._wake_due(now)
+            self._advance(now)
+            self._tidy(now)
+            self._commit()
+        return not (self._stopping and self._has_drained())
+
+    def _has_drained(self) -> bool:
+        """Whether every step has ended and every outcome is committed, or the time for that is over."""
+        return not (self._attempts or self._ready or self._touched) or time.monotonic() >= self._stop_by
+
+    def _has_room(self) -> bool:
+        return not self._stopping and len(self.runs) < self.settings.max_live
+
+    def _is_busy(self) -> bool:
+        """Whether there is something to do before anything arrives."""
+        return bool(self._ready or self._mail or (self._look and self._has_room()))
 
     def _drain(self) -> None:
         """Take all that has arrived; sleep if nothing is to be done before something does."""
         get = self._arrivals.get
         try:
-            if (self._ready or self._look or self._mail) and time.monotonic() >= self._backoff:
+            if self._due_unknown and not self._is_busy() and self._has_room():
+                self._something_waits()
+            if self._is_busy() and time.monotonic() >= self._backoff:
                 self._arrived(self._arrivals.get_nowait())
             else:
                 due, timeout = self._sleep_until()
-                self._arrived(self.clock.wait(lambda seconds: get(timeout=seconds), due, timeout, bool(self._attempts)))
+                self._arrived(self.clock.wait(lambda seconds: get(timeout=seconds), due, timeout, len(self._attempts)))
             while True:
                 self._arrived(self._arrivals.get_nowait())
         except Empty:
@@ -216,13 +260,15 @@ class Engine:
     def _sleep_until(self) -> tuple[int | None, float]:
         """When to wake if nothing arrives: a time of the store's clock, and seconds at most."""
         mono = time.monotonic()
-        times = [max(self._next_sweep, self._backoff)]
+        times = [self._next_sweep]
+        if self._touched or not self._is_registered or self._is_busy():
+            times.append(self._backoff)
         if self._to_show:
             times.append(self._to_show[0][0])
         if self._started:
             times.append(self._started[0][0])
         if self._idle:
-            times.append(next(iter(self._idle.values())).idle_since + self.settings.park_after)
+            times.append(self._next_park)
         if self._stopping:
             times.append(self._stop_by)
         dues = [self._due[0][0]] if self._due else []
@@ -232,30 +278,33 @@ class Engine:
 
     def _arrived(self, what: Any) -> None:
         if what is _RING:
-            self._look = True
+            self._look = self._mail = True
         elif isinstance(what, Outcome):
             self._outcome(what)
         elif what[0] == "report":
             self._report(what[1], what[2], what[3])
         elif what[0] == "stop":
             self._stopping, self._stop_by = True, time.monotonic() + what[1]
-            self.settings.claim = 0
+        elif what[0] == "dead" and what[1] == self.me.worker and self._is_registered:
+            self._fenced()
 
     def _arrived_report(self, attempt: Attempt, kind: str, value: Any) -> None:
         self._arrivals.put(("report", attempt, kind, value))
 
     def _outcome(self, outcome: Outcome) -> None:
-        token = outcome.attempt.token
-        place = self._attempts.pop(token, None)
-        if place is None:
+        attempt = self._attempts.pop(outcome.attempt.token, None)
+        if attempt is None:
             return
-        no, cmd = place
-        live = self.runs.get(no)
-        if live is not None and live.inflight.get(cmd) == token:
-            del live.inflight[cmd]
+        live = self.runs.get(attempt.run_no)
+        if live is not None and live.inflight.get(attempt.cmd) is attempt:
             live.deliveries.append(outcome)
             self._make_ready(live)
-        elif live is None and not outcome.cancelled and not outcome.lost:
+            return
+        left = self._left_behind.get(attempt.run_no, {})
+        left.pop(attempt.cmd, None)
+        if not left:
+            self._left_behind.pop(attempt.run_no, None)
+        if not outcome.cancelled and not outcome.lost:
             self._post_outcome(outcome)
 
     def _post_outcome(self, outcome: Outcome) -> None:
@@ -265,16 +314,22 @@ class Engine:
             self.store.post(outcome_message(outcome.attempt.run_id, outcome, self.me.worker))
         except StoreError as error:
             logger.warning("outcome of step %r is kept until the store answers: %s", outcome.attempt.step, error)
-            self._attempts[outcome.attempt.token] = (outcome.attempt.run_no, outcome.attempt.cmd)
-            threading.Timer(1.0, self._arrivals.put, (outcome,)).start()
+            self._attempts[outcome.attempt.token] = outcome.attempt
+            again = threading.Timer(1.0, self._arrivals.put, (outcome,))
+            again.daemon = True
+            again.start()
             return
-        self.notifier.ring()
+        self._look = self._mail = True
+        self._ring()
 
     def _report(self, attempt: Attempt, kind: str, value: Any) -> None:
         live = self.runs.get(attempt.run_no)
-        if live is None or live.inflight.get(attempt.cmd) != attempt.token:
+        if live is None or live.inflight.get(attempt.cmd) is not attempt:
             return
-        live.report(kind, attempt.cmd, value)
+        if kind == "stream":
+            live.stream(attempt.cmd, attempt.number, self.store.now(), value)
+        else:
+            live.report(kind, attempt.cmd, value)
         self._make_ready(live)
 
     # -- what is due
@@ -285,9 +340,10 @@ class Engine:
         if mono < self._next_sweep:
             return
         self._next_sweep = mono + self.settings.sweep
-        self._look = True
+        self._last_sweep = self._check_gap(self._last_sweep or self.store.now(), self.settings.sweep)
+        self._look = self._mail = True
         try:
-            for worker_id in self.store.bury(self.me.worker):
+            for worker_id in self.store.bury(self.me.worker, by_lease=self.store.now() >= self._judge_from):
                 logger.warning("worker %s is gone; its runs go on here or elsewhere", worker_id)
             peers = [w for w in self.store.workers() if w.id != self.me.worker]
             self._has_peers = bool(peers)
@@ -309,13 +365,13 @@ class Engine:
             )
             if self.store.set_aside(row.no, reason, "unknown"):
                 logger.error("run %s is set aside: %s", row.id, reason)
-                self.notifier.announce([row.id])
+                self._announce([row.id])
 
     def _read_letters(self) -> None:
         try:
             letters = self.store.letters(self.me.worker)
         except StoreError as error:
-            logger.warning("reading inboxes failed, trying again: %s", error)
+            self._back_off("reading inboxes", error)
             return
         self._mail = False
         for letter in letters:
@@ -343,8 +399,8 @@ class Engine:
         end = time.perf_counter() + self.settings.turn
         events = 0
         mono = time.monotonic()
-        for no in list(self._ready):
-            live = self._ready.pop(no)
+        for _ in range(len(self._ready)):
+            no, live = self._ready.popitem(last=False)
             if live.broken:
                 fresh = self._reload(live) if mono >= self._backoff else None
                 if fresh is None:
@@ -370,9 +426,14 @@ class Engine:
             heapq.heappush(self._due, (due, next(self._counter), live))
         if live.is_idle():
             live.idle_since = time.monotonic()
-            self._idle[live.row.no] = live
-            self._idle.move_to_end(live.row.no)
             self._to_show.append((live.idle_since + self.settings.show_after, live))
+            if live.row.durable:  # the others are nowhere but in memory
+                self._idle[live.row.no] = live
+                self._idle.move_to_end(live.row.no)
+                self._next_park = min(self._next_park, self._park_at(live))
+
+    def _park_at(self, live: LiveRun) -> float:
+        return live.idle_since + max(self.settings.park_after, self.settings.park_factor * live.replay_seconds)
 
     def _tidy(self, now: int) -> None:
         """Show what has been waiting for a moment, park what has been for longer."""
@@ -383,26 +444,40 @@ class Engine:
                 live.show_status(live.execution.waiting_for() if live.is_idle() and live.execution is not None else "")
                 self._touched[live.row.no] = live
         while self._started and self._started[0][0] <= mono:
-            _, token, live, cmd = self._started.popleft()
-            if live.inflight.get(cmd) == token and not live.released and self.runs.get(live.row.no) is live:
-                began = self.executor.started_at(token)
+            _, attempt = self._started.popleft()
+            under_way = self.runs.get(attempt.run_no)
+            if (
+                under_way is not None
+                and under_way.inflight.get(attempt.cmd) is attempt
+                and attempt.token in self._attempts
+                and not under_way.released
+            ):
+                began = self.executor.started_at(attempt.token)
                 if began is None:
-                    self._started.append((mono + self.settings.started_after, token, live, cmd))
+                    self._started.append((mono + self.settings.started_after, attempt))
                 else:
-                    live.note_started(cmd, began)
-                    if live.shown == Status.WAITING:
-                        live.show_status("")
-                    self._touched[live.row.no] = live
+                    under_way.note_started(attempt.cmd, began)
+                    if under_way.shown == Status.WAITING:
+                        under_way.show_status("")
+                    self._touched[attempt.run_no] = under_way
+        self._park(now, mono)
+
+    def _park(self, now: int, mono: float) -> None:
+        """Let go of what has only waited for a while, oldest first; at once where memory is short."""
         crowded = len(self.runs) > self.settings.max_live
+        if not crowded and mono < self._next_park:
+            return
+        self._next_park = float("inf")
         for live in list(itertools.islice(self._idle.values(), 1_000)):
-            wait = max(self.settings.park_after, self.settings.park_factor * live.replay_seconds)
-            if not crowded and mono - live.idle_since < self.settings.park_after:
-                break
-            if not live.row.durable or (not crowded and mono - live.idle_since < wait):
+            park_at = self._park_at(live)
+            if crowded or park_at <= mono:
+                live.release(now)
+                del self._idle[live.row.no]
+                self._touched[live.row.no] = live
                 continue
-            live.release(now)
-            self._idle.pop(live.row.no)
-            self._touched[live.row.no] = live
+            self._next_park = min(self._next_park, park_at)
+            if live.idle_since + self.settings.park_after > mono:
+                break
 
     # -- commit, then act
 
@@ -413,61 +488,99 @@ class Engine:
         touched, self._touched = self._touched, {}
         changes = [(live, live.take_change()) for live in touched.values() if live.has_change()]
         self._look = self._look or any(change.children or change.messages for _, change in changes)
-        claim = self.settings.claim if self._look and len(self.runs) < self.settings.max_live else 0
+        room = self.settings.max_live - len(self.runs)
+        claim = min(self.settings.claim, room) if self._look and self._has_room() else 0
         if changes or (claim and self._something_waits()):
-            failpoints.hit("engine.before_commit")
             try:
-                claimed = self.store.commit(self.me.worker, [change for _, change in changes], claim, self.names)
+                claimed = self._write(changes, claim)
             except Fenced:
                 self._fenced()
                 return
             except StoreError as error:
+                self._claims_unknown = self._claims_unknown or claim > 0
                 self._commit_failed(touched, changes, error)
                 return
-            failpoints.hit("engine.after_commit")
-            for live, change in changes:
-                live.confirmed(change)
-            for one in claimed:
+            self._failures = 0
+            self._act(touched)
+            for one in sorted(claimed, key=lambda c: c.row.created_at - c.row.priority * PRIORITY_HEAD_START):
                 self._take_over(one)
-            self._look = bool(claim) and len(claimed) >= claim
-            self._mail = any(change.messages for _, change in changes)
-        elif claim or self._stopping:
-            self._look = False
-        self._act(touched)
-        self._tell(changes)
+            if claim:
+                self._look = len(claimed) >= claim
+                self._due_unknown = True
+            self._mail = self._mail or any(
+                change.messages or any(child.if_taken for child in change.children) for _, change in changes
+            )
+            self._tell(changes)
+        else:
+            self._act(touched)
+
+    def _write(self, changes: list[tuple[LiveRun, Change]], claim: int) -> list[Claimed]:
+        """One transaction. If a change can't be written at all, its run is set aside and the others are written."""
+        failpoints.hit("engine.before_commit")
+        try:
+            claimed = self.store.commit(self.me.worker, [change for _, change in changes], claim, self.names)
+        except EncodeError as error:
+            if len(changes) > 1:
+                return [one for pair in changes for one in self._write([pair], 0)]
+            for live, _ in changes:
+                live.refuse(self.store.now(), error)
+                self._make_ready(live)
+            return []
+        failpoints.hit("engine.after_commit")
+        for live, change in changes:
+            live.confirmed(change)
+        return claimed
 
     def _something_waits(self) -> bool:
+        """Whether a run can be claimed now; if not, when the next one can."""
+        self._due_unknown = False
         try:
             wake = self.store.next_wake(self.names)
         except StoreError as error:
-            logger.warning("looking for runs failed, trying again: %s", error)
+            self._back_off("looking for runs", error)
             return False
+        self._look = wake is not None and wake <= self.store.now()
         self._parked_due = wake
-        return wake is not None and wake <= self.store.now()
+        return self._look
 
     def _take_over(self, claimed: Claimed) -> None:
+        earlier = self.runs.get(claimed.row.no)
+        if earlier is not None:  # it had been let go by a commit whose fate was not known yet
+            self._drop(earlier)
         live = LiveRun(claimed, self.app, self._greenlets, self._guard, self.me)
+        # Steps may still execute here from before it was paused or lost: they are not handed over again.
+        live.inflight = self._left_behind.pop(claimed.row.no, {})
         self.runs[claimed.row.no] = live
         self._make_ready(live)
 
     def _act(self, touched: dict[int, LiveRun]) -> None:
         mono = time.monotonic()
-        for no, live in touched.items():
-            if live.to_cancel:
-                for token in live.to_cancel:
-                    self._attempts.pop(token, None)
-                    self.executor.cancel(token)
-                live.to_cancel.clear()
+        for live in touched.values():
+            for attempt in live.to_cancel:
+                self._attempts.pop(attempt.token, None)
+                self.executor.cancel(attempt.token)
+            live.to_cancel.clear()
             if live.released:
-                if self.runs.get(no) is live:
-                    del self.runs[no]
-                self._ready.pop(no, None)
-                self._idle.pop(no, None)
-                continue
-            if live.to_schedule and not self._stopping:
-                for command in live.to_schedule.values():
-                    self._hand_over(live, command, mono)
-                live.to_schedule.clear()
+                if not live.has_change():  # else it was set aside just now, which is still to be committed
+                    self._let_go(live)
+            elif not self._stopping:
+                scheduled, live.to_schedule = live.to_schedule, {}
+                for command in scheduled.values():
+                    if not live.released:
+                        self._hand_over(live, command, mono)
+
+    def _let_go(self, live: LiveRun) -> None:
+        """A run leaves memory. What still executes for it will be posted to whoever owns it then, or is found here
+        if that is us again."""
+        no = live.row.no
+        for table in (self.runs, self._ready, self._idle, self._touched):
+            if table.get(no) is live:
+                del table[no]
+        under_way = {cmd: attempt for cmd, attempt in live.inflight.items() if attempt.token in self._attempts}
+        if under_way:
+            self._left_behind[no] = under_way
+        for outcome in live.kept_outcomes():
+            self._post_outcome(outcome)
 
     def _hand_over(self, live: LiveRun, command: co.ScheduleStep, mono: float) -> None:
         """Give an attempt to the executor."""
@@ -483,12 +596,12 @@ class Engine:
             root_id=live.row.root_id or live.row.id, parent_id=live.row.parent_id, cmd=command.cmd, step=command.name,
             args=command.args, number=command.attempt, idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
-            pool="process" if live.cautious and self._isolate else options.pool,
+            pool="process" if self.me.isolates and live.is_suspect(command) else options.pool,
             data=command.data, checkpoint=self._checkpoint(live, command),
         )  # fmt: skip
-        live.inflight[command.cmd] = token
-        self._attempts[token] = (live.row.no, command.cmd)
-        self._started.append((mono + self.settings.started_after, token, live, command.cmd))
+        live.inflight[command.cmd] = attempt
+        self._attempts[token] = attempt
+        self._started.append((mono + self.settings.started_after, attempt))
         failpoints.hit("engine.before_hand_over")
         self.executor.submit(attempt)
         failpoints.hit("engine.after_hand_over")
@@ -506,80 +619,114 @@ class Engine:
         return live.checkpoints.get(command.cmd)
 
     def _tell(self, changes: list[tuple[LiveRun, Change]]) -> None:
-        over = [live.row.id for live, change in changes if change.columns.get("status") in _WORTH_TELLING]
-        if over:
-            failpoints.hit("engine.before_announce")
-            self.notifier.announce(over)
+        news = [
+            live.row.id for live, change in changes if change.streamed or change.columns.get("status") in _WORTH_TELLING
+        ]
+        if news:
+            self._announce(news)
         if self._has_peers and any(change.children or change.messages or live.released for live, change in changes):
-            self.notifier.ring()
+            self._ring()
         for _, change in changes:
             due = change.columns.get("wake_at")
             if due is not None and (self._parked_due is None or due < self._parked_due):
                 self._parked_due = due
 
+    def _announce(self, run_ids: list[str]) -> None:
+        failpoints.hit("engine.before_announce")
+        self.notifier.announce(run_ids)
+
+    def _ring(self) -> None:
+        failpoints.hit("engine.before_ring")
+        self.notifier.ring()
+
     # -- when things go wrong
+
+    def _back_off(self, what: str, error: StoreError) -> None:
+        """Leave the store alone for a while; the longer the more often it failed."""
+        self._failures += 1
+        pause = min(5.0, 0.05 * 2**self._failures)
+        logger.warning("%s failed, trying again in %.1f s: %s", what, pause, error)
+        self._backoff = time.monotonic() + pause
 
     def _commit_failed(
         self, touched: dict[int, LiveRun], changes: list[tuple[LiveRun, Change]], error: StoreError
     ) -> None:
-        """Nobody knows whether it happened: forget what was not committed, and look again. Outcomes are kept."""
-        self._failures += 1
-        pause = min(5.0, 0.05 * 2**self._failures)
-        logger.warning("commit failed, trying again in %.1f s: %s", pause, error)
-        self._backoff = time.monotonic() + pause
-        for live, _ in changes:
-            live.broken = True
+        """Nobody knows whether it happened: each run has to be looked at again before it goes on."""
+        self._back_off("commit", error)
+        self._touched |= touched
+        for live, change in changes:
+            live.unsure(change)
+            del self._touched[live.row.no]
             self._make_ready(live)
-        self._touched |= {no: live for no, live in touched.items() if not live.broken}
 
     def _reload(self, live: LiveRun) -> LiveRun | None:
         """Read a run again after a commit whose fate is unknown; None if it can't be, or is no longer ours."""
         no = live.row.no
         try:
             row = self.store.get(live.row.id)
-            if row is None or row.owner != self.me.worker:
+            if row is None or row.no != no or row.owner != self.me.worker:
                 self._drop(live)
                 return None
-            payloads = self.store.payloads(row.id, row.base_seq - 1)
-            letters = [letter for letter in self.store.letters(self.me.worker) if letter.run_no == no]
+            if not row.durable:  # there is no history to begin again from; what it does can be done twice
+                live.broken = False
+                return live
+            claimed = self._read(row)
         except StoreError as error:
-            logger.warning("run %s can't be read, trying again: %s", live.row.id, error)
-            self._backoff = time.monotonic() + 0.5
+            self._back_off(f"reading run {live.row.id}", error)
             return None
-        self._failures = 0
         if live.execution is not None:
             live.execution.evict()
-        fresh = LiveRun(Claimed(row, payloads, letters), self.app, self._greenlets, self._guard, self.me)
-        fresh.inflight = live.inflight
-        fresh.deliveries.extend(live.kept_outcomes())
+        fresh = LiveRun(claimed, self.app, self._greenlets, self._guard, self.me)
+        fresh.carry_over(live)
         self.runs[no] = fresh
         return fresh
 
+    def _find_claimed(self) -> None:
+        """Take over what a commit has claimed whose fate is unknown."""
+        if time.monotonic() < self._backoff:
+            return
+        try:
+            rows = self.store.runs(RunQuery(owner=self.me.worker, limit=self.settings.max_live + self.settings.claim))
+            for row in rows:
+                if row.no not in self.runs:
+                    self._take_over(self._read(row))
+        except StoreError as error:
+            self._back_off("looking for what was claimed", error)
+            return
+        self._claims_unknown = False
+
+    def _read(self, row: RunRow) -> Claimed:
+        payloads = self.store.payloads(row.id, row.base_seq - 1)
+        letters = [letter for letter in self.store.letters(self.me.worker) if letter.run_no == row.no]
+        return Claimed(row, payloads, letters)
+
     def _drop(self, live: LiveRun) -> None:
-        """A run that is no longer ours. What still executes for it will be posted to its new owner."""
+        """A run that is no longer ours."""
         if live.execution is not None:
             live.execution.evict()
-        for table in (self.runs, self._ready, self._idle, self._touched):
-            table.pop(live.row.no, None)
-        for outcome in live.kept_outcomes():
-            self._post_outcome(outcome)
+        self._let_go(live)
 
     def _fenced(self) -> None:
         """Others took this worker for dead. Nothing was written; begin again as a new one."""
         logger.warning("worker %s was taken for dead; going on as a new worker", self.me.worker)
-        old = self.me.worker
-        while True:
-            try:
-                self._register()
-                break
-            except StoreError as error:
-                logger.warning("registering failed, trying again: %s", error)
-                time.sleep(0.5)
-        self.store.let_go(old)
+        self._is_registered = False
+        self.store.let_go(self.me.worker)
         for live in list(self.runs.values()):
             self._drop(live)
         self._touched.clear()
-        self._look = True
+        self._begin_again()
+
+    def _begin_again(self) -> bool:
+        """Register as a new worker, as soon as the store allows it."""
+        if time.monotonic() < self._backoff:
+            return False
+        try:
+            self._register()
+        except StoreError as error:
+            self._back_off("registering", error)
+            return False
+        self._look = self._mail = True
+        return True
 
 
 _RING = object()

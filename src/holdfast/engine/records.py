@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from holdfast.codec import Codec
 from holdfast.core import events as ev
-from holdfast.ports import Message, Record, RunRow, Status
+from holdfast.errors import RunExistsError
+from holdfast.ports import Message, Outcome, Record, RunRow, Status
 
 
 def to_record(event: ev.Event) -> Record:
@@ -33,6 +36,10 @@ def to_record(event: ev.Event) -> Record:
 
 
 _fields: dict[type, tuple[str, ...]] = {}
+
+
+PRIORITY_HEAD_START = 60 * 1_000_000
+"""Each point of priority is a head start of a minute over others that wait."""
 
 
 class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -67,19 +74,21 @@ class ChildLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    run_no: int
     cmd: str
     attempt: int
     worker: str
     started: int
     result: Raw = ev.NULL
-    error: Raw | None = None
+    error: Raw = ev.NULL
     data: dict[str, Raw] = {}
 
 
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Cancel, pause, resume, retry, watch."""
+    """Cancel, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
 
     reason: str = ""
+    parent_id: str = ""
     parent_cmd: str = ""
 
 
@@ -95,9 +104,27 @@ LETTERS: dict[str, type[Any]] = {
 }
 
 
-def control(run_id: str, kind: str, reason: str = "", *, late: bool = False, parent_cmd: str = "") -> Message:
-    body = msgspec.json.encode(ControlLetter(reason=reason, parent_cmd=parent_cmd))
-    return Message(run_id=run_id, kind=kind, body=body, control=True, late=late)
+def control(run_id: str, kind: str, reason: str = "", *, late: bool = False) -> Message:
+    return Message(
+        run_id=run_id, kind=kind, body=msgspec.json.encode(ControlLetter(reason=reason)), control=True, late=late
+    )
+
+
+def ask_child(child_id: str, kind: str, parent_id: str, cmd: str) -> Message:
+    """Watch a child, or retry it: its outcome is for the command `cmd` of its parent."""
+    body = msgspec.json.encode(ControlLetter(parent_id=parent_id, parent_cmd=cmd))
+    return Message(run_id=child_id, kind=kind, body=body, control=True, late=True)
+
+
+def not_a_child(codec: Codec, child_id: str, parent_id: str, cmd: str) -> Message:
+    """What a run is told whose child's id is taken by a run that is not its child."""
+    error = RunExistsError(
+        f"run {child_id!r} exists, and is not a child of run {parent_id}; choose another id, or ask for its result in a "
+        f"step, with app.get_run({child_id!r})",
+        run_id=child_id,
+    )
+    letter = ChildLetter(cmd=cmd, child_id=child_id, status=Status.FAILURE, error=Raw(codec.encode_error(error)))
+    return Message(run_id=parent_id, kind="child", body=msgspec.json.encode(letter))
 
 
 def child_message(row: RunRow, end: ev.Event) -> Message:
@@ -117,7 +144,26 @@ def child_message(row: RunRow, end: ev.Event) -> Message:
     )
 
 
+def fingerprint(name: str, call: bytes) -> bytes:
+    """The same for the same workflow with the same arguments."""
+    return hashlib.sha256(name.encode() + b"\0" + call).digest()
+
+
 def status_of(end: ev.Event) -> str:
     if isinstance(end, ev.RunCompleted):
         return Status.SUCCESS
     return Status.FAILURE if isinstance(end, ev.RunFailed) else Status.CANCELLED
+
+
+def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:
+    """An outcome for whoever owns the run now."""
+    letter = OutcomeLetter(
+        run_no=outcome.attempt.run_no, cmd=outcome.attempt.cmd, attempt=outcome.attempt.number, worker=worker,
+        started=outcome.started, result=Raw(outcome.result) if outcome.error is None else ev.NULL,
+        error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL,
+        data={key: Raw(value) for key, value in outcome.data.items()},
+    )  # fmt: skip
+    return Message(
+        run_id=run_id, kind="outcome", body=msgspec.json.encode(letter),
+        dedupe=f"outcome:{letter.cmd}:{letter.attempt}",
+    )  # fmt: skip

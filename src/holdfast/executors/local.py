@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -26,6 +27,7 @@ from holdfast.errors import StepTimeoutError
 from holdfast.executors.process import ProcessPool
 from holdfast.ports import Attempt, Clock, Executor, Outcome
 
+logger = logging.getLogger("holdfast.executor")
 Report = Callable[[Attempt, str, Any], None]
 
 
@@ -68,7 +70,11 @@ class LocalExecutor(Executor):
         self._executing[attempt.token] = execution
         if attempt.pool == "process":
             self._process_threads.submit(lambda: self._run_in_process(execution))
-        elif self._find(attempt.step).is_async:
+        else:
+            self._submit_here(execution)
+
+    def _submit_here(self, execution: _Execution) -> None:
+        if self._find(execution.attempt.step).is_async:
             self._loop.submit(execution, self._run_async)
         else:
             self._threads.submit(lambda: self._run_on_thread(execution))
@@ -140,10 +146,17 @@ class LocalExecutor(Executor):
         try:
             process = self._processes.take()
         except Exception as error:  # no process to be had: the attempt fails, and may be tried again
-            execution.fail(error)
+            if self._find(attempt.step).options.pool == "process":
+                execution.fail(error)
+            else:  # it was to be kept apart only because it is suspected of something
+                logger.warning("step %r is not kept apart: %s", attempt.step, error)
+                self._submit_here(execution)
+            return
+        execution.kill = process.kill
+        if execution.is_settled():  # cancelled while the process started
+            self._processes.give_back(process, alive=True)
             return
         execution.begin(self._clock.now())
-        execution.kill = process.kill
         if attempt.timeout is not None:
             execution.alarm(attempt.timeout, lambda: execution.lose(_timed_out(attempt)))
         reply = process.execute(attempt, lambda kind, value: self._heard(execution, kind, value))
@@ -179,8 +192,7 @@ class _Execution:
         self.task: asyncio.Task[Any] | None = None
         self.kill: Callable[[], None] | None = None
         self.context = StepContext(attempt, executor._codec, lambda kind, value: executor._report(attempt, kind, value))
-        self._settled = False
-        self._lock = threading.Lock()
+        self._open = [True]  # popping it is atomic, and cheaper than a lock
         self._signs = 0
         self._alarms: list[_Alarm] = []
 
@@ -216,7 +228,7 @@ class _Execution:
         self.alarm(stall, look)
 
     def is_settled(self) -> bool:
-        return self._settled
+        return not self._open
 
     def succeed(self, result: Any) -> None:
         codec, attempt = self.executor._codec, self.attempt
@@ -253,10 +265,10 @@ class _Execution:
             self.executor._loop.call(task.cancel)
 
     def settle(self, outcome: Outcome) -> None:
-        with self._lock:
-            if self._settled:
-                return
-            self._settled = True
+        try:
+            self._open.pop()
+        except IndexError:
+            return
         for alarm in self._alarms:
             self.executor._timekeeper.drop(alarm)
         self.executor._executing.pop(self.attempt.token, None)
@@ -266,7 +278,7 @@ class _Execution:
 def _timed_out(attempt: Attempt) -> StepTimeoutError:
     return StepTimeoutError(
         f"step {attempt.step!r} of run {attempt.run_id} took longer than its timeout of {in_words(attempt.timeout or 0)} "
-        f"(attempt {attempt.number})"
+        f"(attempt {attempt.number}); make it faster, or raise timeout="
     )
 
 
@@ -280,17 +292,23 @@ class _LoopThread:
         self._arrived: deque[tuple[_Execution, Any]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._starting = threading.Lock()
 
     def submit(self, execution: _Execution, run: Callable[[_Execution], Any]) -> None:
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._run, args=(loop,), name="holdfast-async", daemon=True)
-            self._thread.start()
+        loop = self._loop or self._start()
         self._arrived.append((execution, run))
         if not self._draining:
             self._draining = True
             loop.call_soon_threadsafe(self._drain)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(loop,), name="holdfast-async", daemon=True)
+                self._thread.start()
+                self._loop = loop
+            return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)

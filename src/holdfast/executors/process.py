@@ -65,7 +65,10 @@ class ProcessPool:
                     return process
                 process.kill()
         if self._describe_app is None:
-            raise WrongContextError("this executor was made without an app, so it has no processes")
+            raise WrongContextError(
+                "pool='process' needs steps that another process can import, and this app is defined interactively; put it "
+                "into a file"
+            )
         return Process(self._describe_app())
 
     def give_back(self, process: Process, alive: bool) -> None:

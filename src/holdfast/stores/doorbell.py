@@ -2,12 +2,13 @@
 
 An engine listens at `<file>-bell-<number>`; others find it in the workers' table. Whoever waits for a run has a
 bell of its own and tells it to all engines, which ring it when the run changes. Every ring is a hint: a lost one
-costs the second until the sweep looks anyway.
+costs the second until the sweep looks anyway, and so does a file system that has no sockets.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -19,7 +20,10 @@ from collections.abc import Callable, Iterable, Iterator
 from holdfast.errors import StoreError
 from holdfast.ports import Notifier, Store, Watch
 
+logger = logging.getLogger("holdfast")
+
 _PATH_LIMIT = 100  # the system's own limit for socket paths is 104 to 108 bytes
+_NAME_LIMIT = 48  # of the database's own name in that of a bell
 _WATCH_SECONDS = 5.0
 _RECENT = 512
 
@@ -29,10 +33,11 @@ class Doorbell(Notifier):
 
     def __init__(self, store: Store, path: str) -> None:
         self._store = store
-        self._path = path
-        self._folder = os.path.dirname(path)
+        self._folder, name = os.path.split(path)
+        self._prefix = f"{os.fsdecode(os.fsencode(name)[:_NAME_LIMIT])}-bell-"
         self._out = _socket()
         self._in: socket.socket | None = None
+        self._name = ""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._watchers: dict[str, dict[str, float]] = {}
@@ -41,16 +46,50 @@ class Doorbell(Notifier):
     # -- an engine's side
 
     def listen(self, on_ring: Callable[[], None]) -> str:
-        self._in = _socket()
-        name = f"{os.path.basename(self._path)}-bell-{secrets.token_hex(4)}"
-        with _reachable(self._folder, name) as address:
-            self._in.bind(address)
-        self._name = name
+        self._clear_stale()
+        try:
+            self._in, self._name = self.hang()
+        except OSError as error:
+            logger.warning("no bell can be hung in %s (%s): starts are found by the sweep", self._folder, error)
+            return ""
         self._thread = threading.Thread(
             target=self._receive, args=(self._in, on_ring), name="holdfast-bell", daemon=True
         )
         self._thread.start()
-        return name
+        return self._name
+
+    def hang(self) -> tuple[socket.socket, str]:
+        """A bell of one's own, and its name."""
+        bell, name = _socket(), self._prefix + secrets.token_hex(4)
+        try:
+            with _reachable(self._folder, name) as address:
+                bell.bind(address)
+        except BaseException:
+            bell.close()
+            raise
+        return bell, name
+
+    def take_down(self, bell: socket.socket, name: str) -> None:
+        bell.close()
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._folder, name))
+
+    def _clear_stale(self) -> None:
+        """Remove the bells of processes that died."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._folder):
+                if name.startswith(self._prefix) and not self._is_answered(name):
+                    os.unlink(os.path.join(self._folder, name))
+
+    def _is_answered(self, name: str) -> bool:
+        with _socket() as probe, _reachable(self._folder, name) as address:
+            try:
+                probe.connect(address)
+            except ConnectionRefusedError:
+                return False
+            except OSError:
+                return True
+        return True
 
     def _receive(self, bell: socket.socket, on_ring: Callable[[], None]) -> None:
         while True:
@@ -60,18 +99,18 @@ class Doorbell(Notifier):
                 return
             if data == b"stop":
                 return
-            if data.startswith(b"watch "):
-                _, run_id, name = data.decode().split(" ", 2)
-                self._add_watcher(run_id, name)
-            else:
-                on_ring()
+            match data.split(b"\0"):
+                case [b"watch", run_id, name]:
+                    self._add_watcher(run_id.decode(errors="replace"), os.fsdecode(name))
+                case _:
+                    on_ring()
 
     def _add_watcher(self, run_id: str, name: str) -> None:
         with self._lock:
-            if run_id not in self._recent:
-                self._watchers.setdefault(run_id, {})[name] = time.monotonic() + _WATCH_SECONDS
-                return
-        self._send(name, b"ring")
+            self._watchers.setdefault(run_id, {})[name] = time.monotonic() + _WATCH_SECONDS
+            has_changed = run_id in self._recent
+        if has_changed:
+            self._send(name, b"ring")
 
     def announce(self, run_ids: Iterable[str]) -> None:
         names: set[str] = set()
@@ -97,60 +136,63 @@ class Doorbell(Notifier):
     def ring(self) -> None:
         self.tell_engines(b"ring")
 
-    def tell_engines(self, data: bytes) -> None:
+    def tell_engines(self, data: bytes) -> bool:
+        """Whether there is an engine to tell."""
         try:
-            names = [worker.address for worker in self._store.workers()]
+            names = self._store.addresses()
         except StoreError:  # the sweep will find what this ring would have told
-            return
+            return False
         for name in names:
-            if name:
-                self._send(name, data)
+            self._send(name, data)
+        return bool(names)
 
     def _send(self, name: str, data: bytes) -> None:
         with contextlib.suppress(OSError), _reachable(self._folder, name) as address:
             self._out.sendto(data, socket.MSG_DONTWAIT, address)
 
     def watch(self, run_id: str) -> Watch:
-        return _SocketWatch(self, self._path, run_id)
+        return _SocketWatch(self, run_id)
 
     def close(self) -> None:
         if self._in is not None:
             self._send(self._name, b"stop")
             if self._thread is not None:
                 self._thread.join(1)
-            self._in.close()
+            self.take_down(self._in, self._name)
             self._in = None
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self._folder, self._name))
         self._out.close()
 
 
 class _SocketWatch(Watch):
-    def __init__(self, bell: Doorbell, path: str, run_id: str) -> None:
+    def __init__(self, bell: Doorbell, run_id: str) -> None:
         self._bell = bell
-        self._folder = os.path.dirname(path)
-        self._name = f"{os.path.basename(path)}-bell-{secrets.token_hex(4)}"
-        self._message = f"watch {run_id} {self._name}".encode()
-        self._in = _socket()
-        with _reachable(self._folder, self._name) as address:
-            self._in.bind(address)
-        self._bell.tell_engines(self._message)
+        self._in: socket.socket | None = None
+        self._told = False
+        with contextlib.suppress(OSError):  # without a bell of its own it looks more often
+            self._in, self._name = bell.hang()
+            self._message = b"\0".join((b"watch", run_id.encode(), os.fsencode(self._name)))
+            self._told = bell.tell_engines(self._message)
 
     def wait(self, timeout: float) -> bool:
-        self._in.settimeout(max(timeout, 0.001))
+        # While there is no engine yet, nobody will ring.
+        timeout = max(timeout if self._told else min(timeout, 0.05), 0.001)
+        if self._in is None:
+            time.sleep(timeout)
+            return False
+        self._in.settimeout(timeout)
         try:
             self._in.recv(64)
         except TimeoutError:
-            self._bell.tell_engines(self._message)  # there may be other engines by now
+            self._told = self._bell.tell_engines(self._message)  # there may be other engines by now
             return False
         except OSError:
             return False
+        self._told = self._bell.tell_engines(self._message)  # a ring ends a watch
         return True
 
     def close(self) -> None:
-        self._in.close()
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self._folder, self._name))
+        if self._in is not None:
+            self._bell.take_down(self._in, self._name)
 
 
 class Intercom(Notifier):

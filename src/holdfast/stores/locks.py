@@ -10,12 +10,14 @@ import contextlib
 import fcntl
 import os
 import time
+import weakref
 from pathlib import Path
 
 from holdfast.errors import StoreBusyError
 
 # POSIX locks belong to the process, so a process can't ask the kernel about its own.
 _held: dict[str, int] = {}
+_turnstiles: weakref.WeakSet[Turnstile] = weakref.WeakSet()
 
 
 class LifeLock:
@@ -25,8 +27,12 @@ class LifeLock:
         self.path = path
 
     def take(self) -> None:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        fcntl.lockf(fd, fcntl.LOCK_EX)
+        while True:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.lockf(fd, fcntl.LOCK_EX)
+            if _is_file_of(fd, self.path):
+                break
+            os.close(fd)  # somebody cleared it away before it was locked
         _held[self.path] = fd
 
     def release(self) -> None:
@@ -52,13 +58,11 @@ class LifeLock:
             os.close(fd)
         return True
 
-
-def forget_after_fork() -> None:
-    """A forked child holds none of its parent's locks."""
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=forget_after_fork)
+    def clear(self) -> None:
+        """Remove what a worker that died without `release` has left."""
+        if self.is_free():
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
 
 
 class Turnstile:
@@ -70,15 +74,22 @@ class Turnstile:
 
     def __init__(self, path: str, timeout: float) -> None:
         self._timeout = timeout
+        self._path = path
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._next = os.open(path + "-next", flags, 0o666)
-        self._write = os.open(path + "-write", flags, 0o666)
-        self._path = path
+        try:
+            self._write = os.open(path + "-write", flags, 0o666)
+        except BaseException:
+            os.close(self._next)
+            raise
+        self._is_open = True
+        _turnstiles.add(self)
 
     def enter(self) -> None:
-        self._lock(self._next)
+        deadline = time.monotonic() + self._timeout
+        self._lock(self._next, deadline)
         try:
-            self._lock(self._write)
+            self._lock(self._write, deadline)
         finally:
             fcntl.flock(self._next, fcntl.LOCK_UN)
 
@@ -86,24 +97,69 @@ class Turnstile:
         fcntl.flock(self._write, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        os.close(self._next)
-        os.close(self._write)
+        if self._is_open:
+            self._is_open = False
+            os.close(self._next)
+            os.close(self._write)
 
-    def _lock(self, fd: int) -> None:
+    def _lock(self, fd: int, deadline: float) -> None:
         # A blocking flock can't time out, and a process that was stopped inside a transaction holds it for
         # ever; so short naps, which leave the queue's order as it is.
-        nap, deadline = 0.00002, 0.0
+        nap = 0.00002
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                now = time.monotonic()
-                deadline = deadline or now + self._timeout
-                if now > deadline:
-                    raise StoreBusyError(
-                        f"{Path(self._path)} has been locked by another process for {self._timeout:g} s; see who "
-                        f"holds it with `fuser {self._path}-write`, and end or continue that process"
-                    ) from None
+                if time.monotonic() > deadline:
+                    raise StoreBusyError(self._who_is_in_the_way(fd)) from None
                 time.sleep(nap)
                 nap = min(nap * 1.5, 0.001)
+
+    def _who_is_in_the_way(self, fd: int) -> str:
+        pid = _holder(fd)
+        if pid is None:
+            who = f"another process; `lslocks` tells which one holds {self._path}-write or {self._path}-next"
+        else:
+            who = f"process {pid}{_doing(pid)}"
+        return (
+            f"{self._path} has been locked for {self._timeout:g} s by {who}; continue that process (kill -CONT) or end it, "
+            "and all goes on"
+        )
+
+
+def _is_file_of(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(fd: int) -> int | None:
+    """The process that holds the lock on an open file, where the system tells."""
+    inode = str(os.fstat(fd).st_ino)
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF; a line with `->` is one that waits
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == inode and int(fields[4]) > 0:
+                return int(fields[4])
+    return None
+
+
+def _doing(pid: int) -> str:
+    with contextlib.suppress(OSError, IndexError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return ", which is stopped" if state in "Tt" else ""
+    return ""
+
+
+def _after_fork() -> None:
+    """A forked child holds none of its parent's locks. It shares the parent's open files, though, and a lock on one
+    of those would outlive the parent for as long as the child lives."""
+    _held.clear()
+    for turnstile in list(_turnstiles):
+        turnstile.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -27,6 +27,7 @@ from holdfast.ports import (
     RunQuery,
     RunRow,
     Status,
+    StreamRow,
     WorkerRow,
 )
 
@@ -37,6 +38,9 @@ COLUMNS = (
 )  # fmt: skip
 PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
 VALUE_LIMIT = 200
+PATIENCE = 100_000
+TIMES = ("wake_at", "expires_at")
+LAST_TIME = 2**63 - 1
 
 
 def read_queries() -> dict[str, str]:
@@ -57,6 +61,7 @@ class LifeLockLike(Protocol):
     def take(self) -> None: ...
     def release(self) -> None: ...
     def is_free(self) -> bool: ...
+    def clear(self) -> None: ...
 
 
 class SqlStore(abc.ABC):
@@ -93,38 +98,34 @@ class SqlStore(abc.ABC):
 
     def _migrate(self) -> None:
         known = migrations()
+        newest = known[-1][0]
         with self.read() as db:
             current = self._schema_version(db)
-        if current == known[-1][0]:
-            return
-        with self.write("migrate") as db:
-            current = self._schema_version(db)
-            if current > known[-1][0]:
-                raise StoreSchemaError(
-                    f"{self.url} has schema {current}, this version of Holdfast knows {known[-1][0]}; upgrade Holdfast "
-                    "here, or use another store"
-                )
-            for number, script in known:
-                if number > current:
-                    for statement in _statements(script):
-                        db.execute(statement)
-            db.execute(
-                "INSERT INTO meta (key, value) VALUES ('schema', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                (str(known[-1][0]),),
-            )
-            db.execute(
-                "INSERT INTO meta (key, value) VALUES ('secret', ?) ON CONFLICT DO NOTHING",
-                (secrets.token_bytes(32),),
+        if current < newest:
+            with self.write("migrate") as db:
+                current = self._schema_version(db)  # somebody else may have been faster
+                for number, script in known:
+                    if number > current:
+                        for statement in _statements(script):
+                            db.execute(statement)
+                if current < newest:
+                    db.execute(self._q["set_meta"], {"key": "schema", "value": str(newest)})
+                    db.execute(self._q["add_meta"], {"key": "secret", "value": secrets.token_bytes(32)})
+        if current > newest:
+            raise StoreSchemaError(
+                f"{self.url} has schema {current}, this version of Holdfast knows {newest}; upgrade Holdfast here, or use "
+                "another store"
             )
 
     def _schema_version(self, db: Any) -> int:
-        there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
-        if not there:
-            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone():
-                raise StoreSchemaError(f"{self.url} is a database of another program; name another file for Holdfast")
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
             return 0
-        found = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        return int(found[0]) if found else 0
+        if {"meta", "runs", "history", "inbox"} <= tables:
+            found = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+            if found is not None:
+                return int(found[0])
+        raise StoreSchemaError(f"{self.url} is a database of another program; name another file for Holdfast")
 
     def now(self) -> int:
         return self.clock.now()
@@ -142,17 +143,22 @@ class SqlStore(abc.ABC):
         if lock is not None:
             lock.take()
         self._alive_here[worker.id] = lock
-        now = self.now()
         names = json.dumps(worker.names)
-        with self.write("register") as db:
-            db.execute(
-                self._q["insert_worker"],
-                {
-                    "id": worker.id, "app": worker.app, "host": worker.host, "pid": worker.pid, "build": worker.build,
-                    "names": names, "address": worker.address, "started_at": now, "lease_until": now + lease,
-                },
-            )  # fmt: skip
-            db.execute(self._q["welcome"], {"app": self.app, "now": now, "names": names, "build": worker.build})
+        try:
+            with self.write("register") as db:
+                now = self.now()
+                db.execute(
+                    self._q["insert_worker"],
+                    {
+                        "id": worker.id, "app": worker.app, "host": worker.host, "pid": worker.pid,
+                        "build": worker.build, "names": names, "address": worker.address, "started_at": now,
+                        "lease_until": now + lease,
+                    },
+                )  # fmt: skip
+                db.execute(self._q["welcome"], {"app": self.app, "now": now, "names": names, "build": worker.build})
+        except BaseException:
+            self.let_go(worker.id)
+            raise
 
     def beat(self, worker_id: str, lease: int) -> bool:
         with self.write("beat") as db:
@@ -171,21 +177,28 @@ class SqlStore(abc.ABC):
         if lock is not None:
             lock.release()
 
-    def bury(self, me: str) -> list[str]:
+    def bury(self, me: str, by_lease: bool = True) -> list[str]:
         now = self.now()
-        dead = [w.id for w in self.workers() if w.id != me and (w.lease_until < now or self._is_dead(w.id))]
+
+        def is_over(worker_id: str, lease_until: int) -> bool:
+            return (by_lease and lease_until < now) or self._is_dead(worker_id)
+
         buried = []
-        for worker_id in dead:
+        for worker in self.workers():
+            if worker.id == me or not is_over(worker.id, worker.lease_until):
+                continue
             with self.write("bury") as db:
-                renewed = db.execute("SELECT lease_until FROM workers WHERE id = ?", (worker_id,)).fetchone()
-                if renewed is None or (renewed[0] >= now and not self._is_dead(worker_id)):
+                found = db.execute("SELECT lease_until FROM workers WHERE id = ?", (worker.id,)).fetchone()
+                if self.now() - now > PATIENCE:
+                    break  # this had to wait to be let in, and so may their heartbeats
+                if found is None or not is_over(worker.id, found[0]):
                     continue
-                db.execute(self._q["release_runs"], {"loss": 1, "now": now, "worker": worker_id})
-                db.execute(self._q["delete_worker"], {"worker": worker_id})
-            buried.append(worker_id)
-            lock = self.life_lock(worker_id)
-            if lock is not None and worker_id not in self._alive_here and lock.is_free():
-                lock.release()
+                db.execute(self._q["release_runs"], {"loss": 1, "now": now, "worker": worker.id})
+                db.execute(self._q["delete_worker"], {"worker": worker.id})
+            buried.append(worker.id)
+            lock = self.life_lock(worker.id)
+            if lock is not None and worker.id not in self._alive_here:
+                lock.clear()
         return buried
 
     def _is_dead(self, worker_id: str) -> bool:
@@ -205,6 +218,14 @@ class SqlStore(abc.ABC):
             for r in rows
         ]  # fmt: skip
 
+    def addresses(self) -> list[str]:
+        with self.read() as db:
+            return [row[0] for row in db.execute(self._q["addresses"], {"app": self.app})]
+
+    def apps(self) -> list[str]:
+        with self.read() as db:
+            return [name for (name,) in db.execute(self._q["apps"])]
+
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
@@ -223,7 +244,8 @@ class SqlStore(abc.ABC):
         found = db.execute(
             self._q["insert_run"],
             {
-                "app": self.app, "id": run.id, "workflow": run.workflow, "status": run.status, "wake_at": run.wake_at,
+                "app": self.app, "id": run.id, "workflow": run.workflow, "status": run.status,
+                "wake_at": _time(run.wake_at),
                 "priority": run.priority, "parent_id": run.parent_id, "parent_cmd": run.parent_cmd,
                 "root_id": run.root_id, "durable": run.durable, "options": run.options,
                 "fingerprint": run.fingerprint, "base_seq": run.base_seq, "created_at": run.created_at,
@@ -232,34 +254,37 @@ class SqlStore(abc.ABC):
         if found is None:
             return None
         no = int(found[0])
-        self._insert_history(db, no, run.records)
+        self._insert_records(db, [(no, run.records)])
         db.executemany(
             self._q["set_attribute"],
             [(no, *_attribute(key, value, body)) for key, value, body in run.attributes],
         )
         return no
 
-    def _insert_history(self, db: Any, no: int, records: Iterable[Record]) -> None:
-        db.executemany(
-            self._q["insert_history"],
-            [(no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload) for r in records],
-        )
+    def _insert_records(self, db: Any, histories: Iterable[tuple[int, Iterable[Record]]]) -> None:
+        rows = [
+            (no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload)
+            for no, records in histories
+            for r in records
+        ]
+        if rows:
+            db.executemany(self._q["insert_history"], rows)
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> list[Claimed]:
         with self.write("commit") as db:
             if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
                 raise Fenced(worker_id)
+            self._insert_records(db, [(change.no, change.records) for change in changes])
             for change in changes:
                 self._apply(db, change)
             return self._claim(db, worker_id, claim, names) if claim else []
 
     def _apply(self, db: Any, change: Change) -> None:
-        if change.records:
-            self._insert_history(db, change.no, change.records)
         if change.consumed:
             db.executemany(self._q["consume"], [(id,) for id in change.consumed])
         for child in change.children:
-            self._insert_run(db, child)
+            if self._insert_run(db, child) is None and child.if_taken is not None:
+                self._insert_message(db, child.if_taken)
         for message in change.messages:
             self._insert_message(db, message)
         for key, value in change.dropped_attributes:
@@ -268,9 +293,13 @@ class SqlStore(abc.ABC):
             if key.startswith("data."):
                 db.execute(self._q["clear_attribute"], (change.no, key))
             db.execute(self._q["set_attribute"], (change.no, *_attribute(key, value, body)))
+        for cmd, attempt, ts, item in change.streamed:
+            parameters = {"run": change.no, "cmd": cmd, "attempt": attempt, "ts": ts, "item": item}
+            db.execute(self._q["append_stream"], parameters)
         if change.columns:
             names = ", ".join(f"{name} = ?" for name in change.columns)
-            db.execute(f"UPDATE runs SET {names} WHERE no = ?", (*change.columns.values(), change.no))
+            values = [_time(value) if name in TIMES else value for name, value in change.columns.items()]
+            db.execute(f"UPDATE runs SET {names} WHERE no = ?", (*values, change.no))
 
     def _claim(self, db: Any, worker_id: str, limit: int, names: Sequence[str]) -> list[Claimed]:
         parameters = {
@@ -279,6 +308,7 @@ class SqlStore(abc.ABC):
         rows = [self._row(row) for row in db.execute(self._q["claim"], parameters).fetchall()]
         if not rows:
             return []
+        rows.sort(key=lambda row: (-row.priority, row.no))  # RETURNING knows no order
         nos = json.dumps([row.no for row in rows])
         claimed = {row.no: Claimed(row, [], []) for row in rows}
         for no, payload in db.execute(self._q["history_from_base"], {"nos": nos}):
@@ -308,6 +338,10 @@ class SqlStore(abc.ABC):
             },
         )  # fmt: skip
 
+    def orders(self, run_id: str) -> list[str]:
+        with self.read() as db:
+            return [kind for (kind,) in db.execute(self._q["orders"], {"no": self._number(db, run_id)})]
+
     def get(self, run_id: str) -> RunRow | None:
         with self.read() as db:
             row = db.execute(self._q["select_run"], {"app": self.app, "id": run_id}).fetchone()
@@ -330,10 +364,15 @@ class SqlStore(abc.ABC):
             query = "SELECT value, body FROM attributes WHERE run = ? AND key = ?"
             return dict(db.execute(query, (self._number(db, run_id), key)).fetchall())
 
+    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
+        with self.read() as db:
+            parameters = {"no": self._number(db, run_id), "after": after, "limit": limit}
+            return [StreamRow(*row) for row in db.execute(self._q["stream"], parameters)]
+
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         with self.read() as db:
             rows = db.execute(self._q["find_hook"], {"value": key, "app": self.app}).fetchall()
-        return [(run_id, bytes(name).decode()) for run_id, name in rows]
+        return [(run_id, name) for run_id, names in rows for name in json.loads(names)]
 
     def runs(self, query: RunQuery) -> list[RunRow]:
         where, parameters = ["app = ?"], [self.app]
@@ -341,6 +380,7 @@ class SqlStore(abc.ABC):
             ("workflow = ?", query.workflow),
             ("parent_id = ?", query.parent),
             ("created_at >= ?", query.since),
+            ("owner = ?", query.owner),
             ("no < ?", query.after),
         ]
         for text, value in conditions:
@@ -354,8 +394,8 @@ class SqlStore(abc.ABC):
             where.append(f"status IN ({', '.join('?' * len(query.statuses))})")
             parameters += query.statuses
         for key, value in query.data.items():
-            where.append("no IN (SELECT run FROM attributes WHERE key = ? AND value = ?)")
-            parameters += [f"data.{key}", value[:VALUE_LIMIT]]
+            where.append("no IN (SELECT run FROM attributes WHERE key = ? AND value = ? AND body = ?)")
+            parameters += [f"data.{key}", value[:VALUE_LIMIT], value.encode()]  # type: ignore[list-item]
         sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {' AND '.join(where)} ORDER BY no DESC LIMIT ?"
         with self.read() as db:
             return [self._row(row) for row in db.execute(sql, (*parameters, query.limit))]
@@ -384,7 +424,7 @@ class SqlStore(abc.ABC):
 
     def next_wake(self, names: Sequence[str]) -> int | None:
         with self.read() as db:
-            parameters = {"app": self.app, "names": json.dumps(names)}
+            parameters = {"app": self.app, "names": json.dumps(names), "now": self.now()}
             if db.execute(self._q["message_waits"], parameters).fetchone():
                 return 0
             found = db.execute(self._q["next_wake"], parameters).fetchone()
@@ -410,6 +450,10 @@ class SqlStore(abc.ABC):
 
 def _statements(script: str) -> list[str]:
     return [text for text in (part.strip() for part in re.sub(r"--.*", "", script).split(";")) if text]
+
+
+def _time(value: int | None) -> int | None:
+    return value if value is None else min(value, LAST_TIME)
 
 
 def _attribute(key: str, value: str, body: bytes) -> tuple[str, str, bytes]:

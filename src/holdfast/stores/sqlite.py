@@ -17,17 +17,20 @@ from urllib.parse import parse_qs
 
 from holdfast import failpoints
 from holdfast.errors import (
+    EncodeError,
     StoreBusyError,
     StoreError,
     StoreFullError,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
-from holdfast.ports import Clock
+from holdfast.ports import Clock, WorkerRow
 from holdfast.stores.locks import LifeLock, Turnstile
 from holdfast.stores.shared import SqlStore
 
 BUSY_TIMEOUT = 30.0
+_of_the_parent: list[_Connection] = []
+_MOUNTS = Path("/proc/self/mounts")
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"}
 
 
@@ -54,14 +57,20 @@ class SqliteStore(SqlStore):
         self._sync = sync
         self._timeout = timeout
         self.in_memory = path == ":memory:"
-        self.path = path if self.in_memory else str(Path(path).expanduser().absolute())
+        # The locks and bells beside the file have to be the same ones for everybody, whatever link they came by.
+        self.path = path if self.in_memory else os.path.realpath(Path(path).expanduser())
         self._idle: list[_Connection] = []
+        self._is_closed = False
         self._pid = os.getpid()
         self._memory: _Connection | None = None
         self._memory_lock = threading.RLock()
         if not self.in_memory:
             self._check_place()
-        super().__init__(app, url if self.in_memory else self.path, clock)
+        try:
+            super().__init__(app, url if self.in_memory else self.path, clock)
+        except BaseException:
+            self.close()
+            raise
 
     # -- where the file is
 
@@ -81,18 +90,30 @@ class SqliteStore(SqlStore):
     def _connect(self) -> _Connection:
         try:
             raw = sqlite3.connect(self.path, isolation_level=None, timeout=self._timeout, check_same_thread=False)
+            connection = _Connection(raw, None)
             try:
                 raw.execute(f"PRAGMA synchronous = {'OFF' if self.in_memory else self._sync.upper()}")
                 if not self.in_memory:
-                    raw.execute("PRAGMA journal_mode = WAL")
+                    connection.turnstile = Turnstile(self.path, self._timeout)
+                    self._use_wal(connection)
                     raw.execute("PRAGMA journal_size_limit = 67108864")
-                turnstile = None if self.in_memory else Turnstile(self.path, self._timeout)
             except BaseException:
-                raw.close()
+                connection.close()
                 raise
         except (sqlite3.Error, OSError) as error:
             raise self._translate(error) from error
-        return _Connection(raw, turnstile)
+        return connection
+
+    def _use_wal(self, connection: _Connection) -> None:
+        if connection.raw.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+            return
+        assert connection.turnstile is not None
+        # Of several that make the same new file only one may, and SQLite's own timeout doesn't cover it.
+        connection.turnstile.enter()
+        try:
+            connection.raw.execute("PRAGMA journal_mode = WAL")
+        finally:
+            connection.turnstile.leave()
 
     @contextlib.contextmanager
     def _borrow(self) -> Iterator[_Connection]:
@@ -102,18 +123,24 @@ class SqliteStore(SqlStore):
                     self._memory = self._connect()
                 yield self._memory
             return
-        if self._pid != os.getpid():  # connections don't survive a fork
+        if self._pid != os.getpid():  # connections don't survive a fork, and closing them here would hurt the parent
+            _of_the_parent.extend(self._idle)
             self._idle, self._pid = [], os.getpid()
-        connection = self._idle.pop() if self._idle else self._connect()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        is_sound = True
         try:
             yield connection
         except sqlite3.Error:
-            connection.close()
+            is_sound = False
             raise
-        except BaseException:
-            self._idle.append(connection)
-            raise
-        self._idle.append(connection)
+        finally:
+            if is_sound and not self._is_closed:
+                self._idle.append(connection)
+            else:
+                connection.close()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -144,10 +171,13 @@ class SqliteStore(SqlStore):
                     if connection.turnstile is not None:
                         connection.turnstile.leave()
                 failpoints.hit(f"{name}.after_commit")
+        except (OverflowError, UnicodeEncodeError, sqlite3.DataError) as error:
+            raise EncodeError(f"a value can't be kept in {self.path}: {error}") from error
         except sqlite3.Error as error:
             raise self._translate(error) from error
 
     def close(self) -> None:
+        self._is_closed = True
         idle, self._idle = self._idle, []
         if self._memory is not None:
             idle.append(self._memory)
@@ -160,34 +190,64 @@ class SqliteStore(SqlStore):
     def life_lock(self, worker_id: str) -> LifeLock | None:
         return None if self.in_memory else LifeLock(f"{self.path}-worker-{worker_id}")
 
+    def register(self, worker: WorkerRow, lease: int) -> None:
+        super().register(worker, lease)
+        if not self.in_memory:
+            self._clear_stale_locks()
+
+    def _clear_stale_locks(self) -> None:
+        """Remove the lock files of workers that were buried while they were frozen, and died later."""
+        folder, name = os.path.split(self.path)
+        with contextlib.suppress(OSError):
+            for file in os.listdir(folder):
+                if file.startswith(f"{name}-worker-"):
+                    LifeLock(os.path.join(folder, file)).clear()
+
     # -- errors
 
     def _translate(self, error: Exception) -> StoreError:
-        text = str(error)
-        if isinstance(error, PermissionError) or "readonly" in text or getattr(error, "errno", 0) == errno.EROFS:
+        """The error in words that say what to do."""
+        text, code = str(error), getattr(error, "sqlite_errorcode", 0) & 0xFF
+        number = error.errno if isinstance(error, OSError) else 0
+        if code == sqlite3.SQLITE_READONLY or number in (errno.EACCES, errno.EPERM, errno.EROFS) or self._is_shut(code):
             return StoreReadOnlyError(
                 f"{self.path} can't be written ({text}); make the file and its folder writable for this user"
             )
-        if "full" in text or getattr(error, "errno", 0) == errno.ENOSPC:
+        if code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT) or self._has_no_room(code):
             return StoreFullError(
                 f"there is no room left for {self.path} ({text}); free some, runs go on by themselves"
             )
-        if "locked" in text or "busy" in text:
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreBusyError(
                 f"{self.path} was locked by another program for {self._timeout:g} s ({text}); close whatever has it "
                 "open in a transaction"
             )
-        if "unable to open" in text:
+        if code == sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailableError(f"{self.path} can't be opened ({text}); check the path and its permissions")
-        if "not a database" in text or "malformed" in text:
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             return StoreUnavailableError(f"{self.path} is not a SQLite database ({text}); name another file")
         return StoreError(f"{self.path}: {text}")
+
+    def _is_shut(self, code: int) -> bool:
+        """A folder where nothing can be made is one reason why a database can't be opened."""
+        if code != sqlite3.SQLITE_CANTOPEN:
+            return False
+        return not os.access(os.path.dirname(self.path), os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+    def _has_no_room(self, code: int) -> bool:
+        """Some of what SQLite needs room for (shared memory, locks) fails as an I/O error instead."""
+        if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+            return False
+        try:
+            return os.statvfs(os.path.dirname(self.path)).f_bavail == 0
+        except OSError:
+            return False
 
 
 def _filesystem_of(folder: Path) -> str:
     """The kind of file system a folder is on, where the system tells."""
     try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        mounts = _MOUNTS.read_text().splitlines()
     except OSError:
         return ""
     best, kind = "", ""

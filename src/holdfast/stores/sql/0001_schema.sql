@@ -7,7 +7,7 @@ CREATE TABLE meta (
 -- One row per run. `owner` is the worker that may write its history. `wake_at` is when somebody should claim it
 -- (NULL: only a message wakes it). `held` runs (PAUSED, STUCK) are woken by control messages alone.
 CREATE TABLE runs (
-    no          INTEGER PRIMARY KEY,
+    no          INTEGER PRIMARY KEY AUTOINCREMENT, -- never that of a run that was deleted
     app         TEXT    NOT NULL,
     id          TEXT    NOT NULL,
     workflow    TEXT    NOT NULL,

@@ -19,7 +19,8 @@ SELECT {columns} FROM runs WHERE app = :app AND id = :id;
 SELECT 1 FROM workers WHERE id = :worker;
 
 -- name: claim
--- Runs that are due, then runs with a message waiting; the head start of priority is in wake_at.
+-- Runs that are due, then runs with a message waiting; the head start of priority is in wake_at. What is to begin
+-- later (a delayed start, a retry of the whole run) is not begun by a message; orders are looked at even so.
 UPDATE runs
 SET owner = :worker, wake_at = NULL, started_at = ifnull(started_at, :now),
     status = CASE WHEN status IN ('PENDING', 'WAITING', 'RETRY') THEN 'RUNNING' ELSE status END
@@ -31,8 +32,8 @@ WHERE no IN (
     UNION ALL
     SELECT no FROM (
         SELECT DISTINCT r.no FROM inbox i CROSS JOIN runs r ON r.no = i.run
-        WHERE r.app = :app AND r.owner IS NULL AND (r.held = 0 OR i.control = 1)
-          AND r.workflow IN (SELECT value FROM json_each(:names))
+        WHERE r.app = :app AND r.owner IS NULL AND r.workflow IN (SELECT value FROM json_each(:names))
+          AND (i.control = 1 OR (r.held = 0 AND (r.status NOT IN ('PENDING', 'RETRY') OR r.wake_at <= :now)))
         LIMIT :limit)
     LIMIT :limit)
 RETURNING {columns};
@@ -59,6 +60,9 @@ SELECT no, :kind, :control, :dedupe, :body, :now FROM runs
 WHERE app = :app AND id = :run_id AND (:late OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
 ON CONFLICT DO NOTHING;
 
+-- name: orders
+SELECT kind FROM inbox WHERE run = :no AND control = 1 ORDER BY id;
+
 -- name: set_attribute
 INSERT INTO attributes (run, key, value, body) VALUES (?, ?, ?, ?)
 ON CONFLICT (run, key, value) DO UPDATE SET body = excluded.body;
@@ -69,6 +73,12 @@ DELETE FROM attributes WHERE run = ? AND key = ?;
 -- name: drop_attribute
 DELETE FROM attributes WHERE run = ? AND key = ? AND value = ?;
 
+-- name: set_meta
+INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: add_meta
+INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING;
+
 -- name: insert_worker
 INSERT INTO workers (id, app, host, pid, build, names, address, started_at, lease_until)
 VALUES (:id, :app, :host, :pid, :build, :names, :address, :started_at, :lease_until);
@@ -78,6 +88,17 @@ UPDATE workers SET lease_until = :until WHERE id = :worker;
 
 -- name: select_workers
 SELECT id, app, host, pid, build, names, address, started_at, lease_until FROM workers WHERE app = :app;
+
+-- name: addresses
+SELECT address FROM workers WHERE app = :app AND address <> '';
+
+-- name: apps
+-- From one name to the next by the index, as a plain DISTINCT would read every run.
+WITH RECURSIVE found (app) AS (
+    SELECT min(app) FROM runs
+    UNION ALL
+    SELECT (SELECT min(r.app) FROM runs r WHERE r.app > found.app) FROM found WHERE found.app IS NOT NULL)
+SELECT app FROM found WHERE app IS NOT NULL UNION SELECT app FROM workers ORDER BY 1;
 
 -- name: delete_worker
 DELETE FROM workers WHERE id = :worker;
@@ -108,6 +129,13 @@ AND kind IN (SELECT value FROM json_each(:kinds)) ORDER BY seq;
 -- name: data
 SELECT key, body FROM attributes WHERE run = :no AND key LIKE 'data.%' ORDER BY key;
 
+-- name: append_stream
+INSERT INTO streams (run, number, cmd, attempt, ts, item)
+SELECT :run, ifnull(max(number), 0) + 1, :cmd, :attempt, :ts, :item FROM streams WHERE run = :run;
+
+-- name: stream
+SELECT number, cmd, attempt, ts, item FROM streams WHERE run = :no AND number > :after ORDER BY number LIMIT :limit;
+
 -- name: find_hook
 SELECT r.id, a.body FROM attributes a CROSS JOIN runs r ON r.no = a.run
 WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
@@ -128,8 +156,8 @@ ORDER BY wake_at LIMIT 1;
 
 -- name: message_waits
 SELECT 1 FROM inbox i CROSS JOIN runs r ON r.no = i.run
-WHERE r.app = :app AND r.owner IS NULL AND (r.held = 0 OR i.control = 1)
-  AND r.workflow IN (SELECT value FROM json_each(:names)) LIMIT 1;
+WHERE r.app = :app AND r.owner IS NULL AND r.workflow IN (SELECT value FROM json_each(:names))
+  AND (i.control = 1 OR (r.held = 0 AND (r.status NOT IN ('PENDING', 'RETRY') OR r.wake_at <= :now))) LIMIT 1;
 
 -- name: orphans
 SELECT {columns} FROM runs

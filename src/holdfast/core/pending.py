@@ -1,0 +1,70 @@
+"""What a run waits for, and what the core needs to know of a workflow's code."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.core import commands as co
+from holdfast.core.loop import Future
+from holdfast.core.matching import Asked
+
+FLAGS: tuple[str, ...] = ()
+"""Changes of the core's own behaviour, recorded in each run, so that older histories replay as they were made."""
+
+
+class Program(Protocol):
+    """What the core needs to know of a workflow's code."""
+
+    name: str
+
+    def call(self, input: Raw) -> Coroutine[Any, Any, Any]:
+        """A coroutine of the workflow's function, called with the recorded input."""
+
+    def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise ArgumentError if the workflow's function can't be called so."""
+
+    def result_type(self, kind: str, name: str) -> Any:
+        """The annotated result of the step ("s") or workflow ("c") `name`."""
+
+    def retry_delay(self, error: BaseException, attempt: int) -> int | None:
+        """Microseconds until the run is tried again after attempt `attempt` failed, None if it is not."""
+
+
+class StepCall(Asked, kw_only=True):
+    """A step as code asks for it."""
+
+    options: dict[str, object]
+    undoes: str
+    data: dict[str, Raw]
+    future: Future[Any]
+    dropped: bool = False
+
+
+class PendingStep(msgspec.Struct):
+    command: co.ScheduleStep
+    future: Future[Any]
+
+
+class PendingChild(msgspec.Struct):
+    cmd: str
+    child_id: str
+    name: str
+    args: Raw
+    cause: int
+    waited: bool
+    abandon: bool
+    future: Future[Any]
+    is_new: bool = False
+
+
+class PendingHook(msgspec.Struct):
+    cmd: str
+    name: str
+    key: str
+    future: Future[Raw]
+    expires: int | None
+    is_new: bool

@@ -1,0 +1,52 @@
+"""Where code stands, in words: lines of the user's own code, for errors; and the ids of children."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import uuid
+from types import FrameType
+from typing import Any
+
+from holdfast.core.loop import Task
+from holdfast.core.memo import origin_of
+
+
+def child_run_id(parent_id: str, name: str, cmd: str, attempt: int, mark: str) -> str:
+    """A child's id: readable, and the same whenever the same command is asked for."""
+    place = origin_of(cmd, attempt).replace(":", "-")
+    text = f"{parent_id}.{name}.{place}-{mark}"
+    if len(text) <= 200:
+        return text
+    return f"{name[:80]}.{uuid.uuid5(uuid.NAMESPACE_OID, text).hex}"
+
+
+def code_line() -> str:
+    """The nearest line of code that is not Holdfast's or asyncio's, if any calls."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_ours(frame):
+        frame = frame.f_back
+    return "" if frame is None else _line(frame)
+
+
+def task_lines(task: Task[Any], users_own: bool = False) -> list[str]:
+    """Where a suspended task stands, outermost first: all of it, or only the lines of users."""
+    driver: Any = task.get_coro()
+    frames: list[FrameType] = []
+    if driver is not None and driver.runner is not None:
+        stack = [frame for frame, _ in traceback.walk_stack(driver.runner.gr_frame)]
+        frames = [frame for frame in reversed(stack) if not _is_ours(frame, ("holdfast.core.",))]
+    coro: Any = driver.coro if driver is not None and not frames else None
+    while coro is not None and getattr(coro, "cr_frame", None) is not None:
+        frames.append(coro.cr_frame)
+        coro = coro.cr_await
+    return [_line(frame) for frame in frames if not (users_own and _is_ours(frame))]
+
+
+def _is_ours(frame: FrameType, modules: tuple[str, ...] = ("holdfast.", "asyncio.")) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.startswith(modules)
+
+
+def _line(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"

@@ -1,0 +1,171 @@
+"""The steps of a run that this engine owns: when they are handed over, and what becomes of each attempt."""
+
+from __future__ import annotations
+
+import abc
+import heapq
+import random
+
+from msgspec import Raw
+
+from holdfast.core import commands as co
+from holdfast.core import events as ev
+from holdfast.core.definitions import StepOptions
+from holdfast.engine.owned import OwnedRun
+from holdfast.errors import ValueCodecError, WorkerLostError
+from holdfast.ports import Outcome
+
+SPARED = 10
+"""So many lost workers of a step in a process of its own count as one that it took down."""
+
+
+class RunWithSteps(OwnedRun, abc.ABC):
+    """Retries, losses and outcomes. How an event reaches the code is left to `LiveRun`."""
+
+    @abc.abstractmethod
+    def _deliver(self, event: ev.Event, now: int) -> None:
+        """Let the code see an event."""
+
+    @abc.abstractmethod
+    def _note(self, event: ev.Event) -> None:
+        """Append an event that the code doesn't see."""
+
+    def step_options(self, command: co.ScheduleStep) -> StepOptions:
+        return self.app.find_step(command.name).options.override(command.options)
+
+    def is_suspect(self, command: co.ScheduleStep) -> bool:
+        """Whether the step may be what took a worker down: then it says so before it starts, and runs by itself."""
+        return self.cautious or command.losses > 0
+
+    def _schedule(self, command: co.ScheduleStep, now: int) -> None:
+        under_way = self.inflight.get(command.cmd)
+        if under_way is not None:  # it was handed over before this run had to be read again
+            if under_way.number == command.attempt:
+                return
+            self._drop_attempt(command.cmd)
+        if self.is_suspect(command) and self.row.durable:
+            if command.started:  # it had started on a worker that is gone
+                if command.cmd in self._announced:
+                    self._spared[command.cmd] = self._spared.get(command.cmd, 0) + 1
+                self._count_loss(command, now, 0)
+                return
+            self._note(
+                ev.StepStarted(
+                    ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
+                    attempt=command.attempt, worker=self.me.worker, undoes=command.undoes,
+                )
+            )  # fmt: skip
+        self.to_schedule[command.cmd] = command
+
+    def _drop_attempt(self, cmd: str) -> None:
+        self.to_schedule.pop(cmd, None)
+        attempt = self.inflight.pop(cmd, None)
+        if attempt is not None:
+            self.to_cancel.append(attempt)
+
+    def _count_loss(self, command: co.ScheduleStep, now: int, started: int) -> None:
+        self._note(
+            ev.StepLost(
+                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
+                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes,
+            )
+        )  # fmt: skip
+        limit = self.step_options(command).max_losses
+        spared = self._spared.get(command.cmd, 0)
+        blamed = command.losses - spared + spared // SPARED + self._unrecorded.get(command.cmd, 0)
+        if blamed >= limit:
+            error = WorkerLostError(
+                f"step {command.name!r} of run {self.row.id} took its worker down {limit} times; look at what it does to its "
+                "process (memory, native code, os._exit), or raise max_losses"
+            )
+            self._deliver_failure(command, now, started, Raw(self.codec.encode_error(error)))
+        else:
+            self._schedule(command, now)
+
+    def note_started(self, cmd: str, started: int) -> None:
+        """A step that takes its time is shown as started."""
+        step = self.execution.steps.get(cmd) if self.execution is not None else None
+        if step is None or step.command.started or not self.row.durable:
+            return
+        command = step.command
+        self._note(
+            ev.StepStarted(
+                ts=started, cmd=cmd, cause=command.cause, name=command.name, args=command.args,
+                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes,
+            )
+        )  # fmt: skip
+
+    def _take_outcome(self, outcome: Outcome, now: int) -> None:
+        assert self.execution is not None
+        cmd = outcome.attempt.cmd
+        if self.inflight.get(cmd) is not outcome.attempt:  # another one was asked for since
+            return
+        del self.inflight[cmd]
+        step = self.execution.steps.get(cmd)
+        if step is None or outcome.cancelled:
+            return
+        self.unconfirmed.append(outcome)
+        command = step.command
+        for kind in ("progress", "checkpoint"):
+            # A checkpoint is kept over attempts, until the step has ended.
+            if (kind, command.cmd) in self._reported and (kind == "progress" or outcome.error is None):
+                self._reported.discard((kind, command.cmd))
+                self._change.attributes = [a for a in self._change.attributes if a[:2] != (kind, command.cmd)]
+                self._change.dropped_attributes.append((kind, command.cmd))
+        command.attempt = outcome.attempt.number
+        if outcome.lost:
+            self._count_loss(command, now, outcome.started)
+        elif outcome.error is not None:
+            encoded = Raw(outcome.encoded_error or b"null")
+            self._take_failure(command, now, outcome.started, outcome.error, encoded, outcome.retry_after)
+        else:
+            self._progressed()
+            self._deliver(
+                ev.StepCompleted(
+                    ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
+                    attempt=command.attempt, worker=self.me.worker, started=outcome.started, undoes=command.undoes,
+                    result=Raw(outcome.result), data={k: Raw(v) for k, v in outcome.data.items()},
+                ),
+                now,
+            )  # fmt: skip
+
+    def _take_failure(
+        self,
+        command: co.ScheduleStep,
+        now: int,
+        started: int,
+        error: BaseException,
+        encoded: Raw,
+        retry_after: int | None,
+    ) -> None:
+        delay = None
+        if not isinstance(error, ValueCodecError):
+            delay = self.step_options(command).retry_delay(error, command.attempt, random.random())
+        if delay is not None and retry_after is not None:
+            delay = retry_after
+        if delay is None:
+            self._progressed()
+            self._deliver_failure(command, now, started, encoded)
+            return
+        self._note(
+            ev.StepRetrying(
+                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
+                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, error=encoded,
+                retry_at=now + delay,
+            )
+        )  # fmt: skip
+        heapq.heappush(self.retries, (now + delay, command.cmd))
+
+    def _deliver_failure(self, command: co.ScheduleStep, now: int, started: int, encoded: Raw) -> None:
+        self._deliver(
+            ev.StepFailed(
+                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
+                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, error=encoded,
+            ),
+            now,
+        )  # fmt: skip
+
+    def _progressed(self) -> None:
+        if self.cautious:
+            self.cautious = False
+            self._change.columns["losses"] = self.row.losses = 0
