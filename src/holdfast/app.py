@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import hashlib
 import importlib
 import inspect
@@ -16,50 +17,43 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from queue import Empty
-from typing import Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
 
 from holdfast import failpoints
 from holdfast.api.client import Client
-from holdfast.api.functions import (
-    AsyncStep,
-    AsyncWorkflow,
-    StartOptions,
-    SyncStep,
-    SyncWorkflow,
-    to_epoch,
-)
+from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallableClass, SyncStep, SyncWorkflow, is_decorated
 from holdfast.api.handles import Run, RunPage
-from holdfast.codec import Codec
-from holdfast.core.definitions import (
-    Backoff,
-    Errors,
-    RetryDelay,
-    StepDefinition,
-    StepOptions,
-    WorkflowDefinition,
-    WorkflowOptions,
+from holdfast.api.options import (
+    NO_OPTIONS,
+    StartOptions,
+    check_call,
+    check_name,
+    step_options,
+    to_epoch,
+    workflow_options,
 )
+from holdfast.codec import Codec
+from holdfast.core.definitions import RetryDelay, StepDefinition, StepOptions, WorkflowDefinition, WorkflowOptions
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app
-from holdfast.durations import Duration, to_us
-from holdfast.engine.reactor import Engine, Settings
+from holdfast.durations import Duration
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
     DuplicateNameError,
-    StoreUnavailableError,
     UnknownNameError,
     WrongContextError,
 )
-from holdfast.executors.local import LocalExecutor
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
-from holdfast.stores.doorbell import Doorbell, Intercom
-from holdfast.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from holdfast.engine.reactor import Engine, Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
 D = TypeVar("D", StepDefinition, WorkflowDefinition)
 Pool = Literal["thread", "process"]
+ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
 
 
 class SystemClock:
@@ -68,7 +62,7 @@ class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1_000
 
-    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: bool) -> Any:
+    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int) -> Any:
         if due is not None:
             timeout = min(timeout, (due - self.now()) / 1_000_000)
         if timeout <= 0:
@@ -96,10 +90,13 @@ class App:
             raise DefinitionError(f"App({name!r}): a name is made of letters, digits, '-', '_' and '.'")
         self.name = name
         self.codec = codec or Codec()
+        if isinstance(include, str):
+            raise DefinitionError(f"include={include!r}: give a list of module names")
         self.include = tuple(include)
         self.version = version
         self.clock: Clock = SystemClock()
         self._url = store
+        self._chosen_url: str | None = None
         self._steps: dict[str, StepDefinition] = {}
         self._workflows: dict[str, WorkflowDefinition] = {}
         self._store: Store | None = None
@@ -113,6 +110,10 @@ class App:
 
     # -- definitions
 
+    @overload
+    def step(self, function: CallableClass[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def step(self, function: CallableClass[P, R], /) -> SyncStep[P, R]: ...
     @overload
     def step(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
     @overload
@@ -129,8 +130,8 @@ class App:
         retry_max_delay: Duration | None = None,
         timeout: Duration | None = "60s",
         stall_timeout: Duration | None = None,
-        retry_for: Sequence[type[BaseException]] | None = None,
-        no_retry_for: Sequence[type[BaseException]] = (),
+        retry_for: ErrorClasses | None = None,
+        no_retry_for: ErrorClasses = (),
         force_local: bool = False,
         pool: Pool = "thread",
         max_losses: int = 3,
@@ -139,10 +140,14 @@ class App:
     def step(self, function: Any = None, /, **options: Any) -> Any:
         """Make a function a step: work that is retried, timed out and recorded."""
         if function is not None:
-            return self._define_step(function, None, step_options({}))
+            return self._define_step(function, None, step_options(options))
         name = options.pop("name", None)
-        return StepDecorator(self, name, step_options(options))
+        return StepDecorator(self, _checked_name("step", name), step_options(options))
 
+    @overload
+    def workflow(self, function: CallableClass[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def workflow(self, function: CallableClass[P, R], /) -> SyncWorkflow[P, R]: ...
     @overload
     def workflow(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
     @overload
@@ -155,7 +160,7 @@ class App:
         name: str | None = None,
         max_retries: int = 0,
         retry_delay: RetryDelay = 0,
-        retry_for: Sequence[type[BaseException]] | None = None,
+        retry_for: ErrorClasses | None = None,
         timeout: Duration | None = None,
         durable: bool = True,
         retain: Duration | None = "30d",
@@ -163,13 +168,13 @@ class App:
     def workflow(self, function: Any = None, /, **options: Any) -> Any:
         """Make a function a workflow: it coordinates steps, and is replayed."""
         if function is not None:
-            return self._define_workflow(function, None, workflow_options({}))
+            return self._define_workflow(function, None, workflow_options(options))
         name = options.pop("name", None)
-        return WorkflowDecorator(self, name, workflow_options(options))
+        return WorkflowDecorator(self, _checked_name("workflow", name), workflow_options(options))
 
     def _define_step(self, function: Any, name: str | None, options: StepOptions) -> Any:
         call, is_async = _callable(function, "step")
-        chosen = name or _name_of(function)
+        chosen = _name_of(function) if name is None else name
         definition = StepDefinition(
             chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), _place(function)
         )
@@ -178,7 +183,7 @@ class App:
 
     def _define_workflow(self, function: Any, name: str | None, options: WorkflowOptions) -> Any:
         call, is_async = _callable(function, "workflow")
-        chosen = name or _name_of(function)
+        chosen = _name_of(function) if name is None else name
         definition = WorkflowDefinition(
             chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), _place(function)
         )
@@ -188,10 +193,11 @@ class App:
     def _add(self, table: dict[str, Any], definition: StepDefinition | WorkflowDefinition) -> None:
         other = self._steps.get(definition.name) or self._workflows.get(definition.name)
         if other is not None and not _same_code(other, definition):
-            raise DuplicateNameError(
-                f"app {self.name!r} has a {'step' if definition.name in self._steps else 'workflow'} {definition.name!r} at "
-                f"{other.place}, and another one at {definition.place}; give one of them name='...'"
-            )
+            what = "step" if definition.name in self._steps else "workflow"
+            places = f"at {other.place}, and another one at {definition.place}; give one of them name='...'"
+            if other.place == definition.place:
+                places = f"at {other.place} already, where it is defined once more; give each its own name='...'"
+            raise DuplicateNameError(f"app {self.name!r} has a {what} {definition.name!r} {places}")
         table[definition.name] = definition
 
     def find_step(self, name: str) -> StepDefinition:
@@ -216,26 +222,33 @@ class App:
     def load(self) -> None:
         """Import the modules named in `include`."""
         if not self._included:
-            self._included = True
-            for module in self.include:
-                importlib.import_module(module)
+            self._included = True  # before: the modules may ask for names themselves
+            try:
+                for module in self.include:
+                    importlib.import_module(module)
+            except BaseException:
+                self._included = False
+                raise
 
     # -- parts
 
     @property
     def store_url(self) -> str:
-        return os.environ.get("HOLDFAST_STORE") or self._url or f"{self.name}.db"
+        """Where the store is: what `use_store` named, HOLDFAST_STORE, what the app was made with, or `./<name>.db`."""
+        return self._chosen_url or os.environ.get("HOLDFAST_STORE") or self._url or f"{self.name}.db"
 
     def use_store(self, url: str) -> None:
         """Use another store than the one named so far; before anything was done with that."""
         with self._lock:
             self.close()
-            self._url = url
+            self._chosen_url = url
 
     @property
     def store(self) -> Store:
         with self._lock:
             if self._store is None:
+                from holdfast.parts import open_store  # not at the top: see parts.py
+
                 self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
             return self._store
 
@@ -266,10 +279,12 @@ class App:
 
     def start(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a workflow or a step by name."""
-        return self.start_run(name, self._encode_by_name(name, args, kwargs), StartOptions())
+        return self.start_run(name, self._encode_by_name(name, args, kwargs), NO_OPTIONS.with_id_in_step(name))
 
     async def astart(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
-        return await asyncio.to_thread(self.start, name, *args, **kwargs)
+        """`start` for async code."""
+        call, options = self._encode_by_name(name, args, kwargs), NO_OPTIONS.with_id_in_step(name)
+        return await asyncio.to_thread(self.start_run, name, call, options)
 
     def _encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         self.load()
@@ -277,17 +292,11 @@ class App:
         if definition is None:
             known = ", ".join(sorted(self.startable_names())) or "none"
             raise UnknownNameError(f"no workflow or step named {name!r} in app {self.name!r}; known: {known}")
-        try:
-            inspect.signature(definition.function).bind(*args, **kwargs)
-        except TypeError as error:
-            raise ArgumentError(f"{name}{inspect.signature(definition.function)}: {error}") from None
-        return self.codec.encode_call(args, kwargs, f"the arguments of {name!r}")
+        args, kwargs = check_call(name, definition.function, args, kwargs)
+        return self.codec.encode_call(args, kwargs, f"the arguments of {name!r}", definition.hints)
 
     def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         return self.client.start(name, call, options)
-
-    def start_from_step(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
-        return self.client.start_from_step(name, call, options)
 
     def get_run(self, run_id: str) -> Run[Any]:
         """The run of that id; RunNotFoundError if there is none."""
@@ -312,23 +321,48 @@ class App:
         unknown = [s for s in statuses if s not in Status.__members__]
         if unknown:
             raise ArgumentError(f"status={unknown[0]!r}: give one of {', '.join(Status)}")
+        if type(limit) is not int or limit < 1:
+            raise ArgumentError(f"limit={limit!r}: give a number of 1 or more")
+        if after is not None and type(after) is not int:
+            raise ArgumentError(f"after={after!r}: give the cursor of a page")
         return self.client.runs(
             RunQuery(
                 statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, after=after, limit=limit,
-                since=None if since is None else to_epoch(since),
+                since=None if since is None else to_epoch(since, "since"),
                 data={key: self.codec.encode(value).decode(errors="replace") for key, value in (data or {}).items()},
             )
         )  # fmt: skip
 
-    async def aruns(self, **query: Any) -> RunPage:
-        return await asyncio.to_thread(lambda: self.runs(**query))
+    async def aruns(
+        self,
+        *,
+        status: Status | str | Sequence[Status | str] | None = None,
+        workflow: str | None = None,
+        parent: str | None = None,
+        since: dt.datetime | None = None,
+        data: dict[str, Any] | None = None,
+        after: int | None = None,
+        limit: int = 100,
+    ) -> RunPage:
+        """`runs` for async code."""
+        return await asyncio.to_thread(
+            lambda: self.runs(
+                status=status, workflow=workflow, parent=parent, since=since, data=data, after=after, limit=limit
+            )
+        )
 
-    def send_hook(self, token: str | None = None, payload: object = None, *, key: str | None = None) -> None:
-        """Answer a hook by the token of a link, or by the key that the workflow gave it."""
-        self.client.send_hook(token, payload, key)
+    def send_hook(
+        self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
+    ) -> None:
+        """Answer a hook by the token of a link, or by the key that the workflow gave it (and by its name, if hooks of
+        several names wait with that key)."""
+        self.client.send_hook(token, payload, key, name)
 
-    async def asend_hook(self, token: str | None = None, payload: object = None, *, key: str | None = None) -> None:
-        await asyncio.to_thread(lambda: self.send_hook(token, payload, key=key))
+    async def asend_hook(
+        self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
+    ) -> None:
+        """`send_hook` for async code."""
+        await asyncio.to_thread(lambda: self.send_hook(token, payload, key=key, name=name))
 
     def gc(self, batch: int = 500) -> int:
         """Delete runs whose time of retention has passed, in batches; how many there were."""
@@ -358,19 +392,15 @@ class App:
         self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
     ) -> Engine:
         """An engine with an executor of its own, not started yet."""
-        self.load()
+        from holdfast.parts import build_engine, open_store  # not at the top: see parts.py
+
         failpoints.arm_from_environment()
-        store, notifier = (
-            open_store(self.name, self.store_url, self.clock) if self._own_parts() else (self.store, self.notifier)
-        )
-        description = self._describe_for_processes()
-        executor = LocalExecutor(
-            self.find_step, self.codec, self.clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
-            child_command=None if description is None else lambda: description,
+        self.load()
+        own = open_store(self.name, self.store_url, self.clock) if self._own_parts() else (self.store, self.notifier)
+        return build_engine(
+            self, *own, self.clock, build=self.build, concurrency=concurrency, processes=processes, settings=settings,
+            description=self._describe_for_processes(),
         )  # fmt: skip
-        return Engine(
-            self, store, executor, notifier, self.clock, self.build, settings, isolate=description is not None
-        )
 
     def _own_parts(self) -> bool:
         """An engine listens at a bell of its own; a store in memory is shared by all."""
@@ -380,13 +410,18 @@ class App:
         """How a process of its own finds this app; None if it can't."""
         functions: list[Any] = [d.function for d in self._steps.values()]
         functions += [d.function for d in self._workflows.values()]
-        modules = {str(function.__module__) for function in functions} | set(self.include)
+        modules = {str(getattr(f, "func", f).__module__) for f in functions} | set(self.include)
         main_file = ""
         if "__main__" in modules:
-            main_file = getattr(sys.modules["__main__"], "__file__", None) or ""
-            if not main_file:
-                return None
-        names = sorted(m for m in modules if m != "__main__" and m in sys.modules)
+            main = sys.modules["__main__"]
+            spec = getattr(main, "__spec__", None)
+            if spec is not None:  # python -m package.module
+                modules.add(spec.name)
+            else:
+                main_file = getattr(main, "__file__", None) or ""
+                if not main_file:
+                    return None
+        names = sorted(m for m in modules if m != "__main__")
         return {
             "app": self.name,
             "modules": names,
@@ -419,6 +454,10 @@ class StepDecorator:
         self._app, self._name, self._options = app, name, options
 
     @overload
+    def __call__(self, function: CallableClass[P, Coroutine[Any, Any, R]]) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: CallableClass[P, R]) -> SyncStep[P, R]: ...
+    @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[P, R]) -> SyncStep[P, R]: ...
@@ -433,6 +472,10 @@ class WorkflowDecorator:
         self._app, self._name, self._options = app, name, options
 
     @overload
+    def __call__(self, function: CallableClass[P, Coroutine[Any, Any, R]]) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: CallableClass[P, R]) -> SyncWorkflow[P, R]: ...
+    @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[P, R]) -> SyncWorkflow[P, R]: ...
@@ -440,96 +483,12 @@ class WorkflowDecorator:
         return self._app._define_workflow(function, self._name, self._options)
 
 
-def step_options(given: dict[str, Any]) -> StepOptions:
-    """Options as they were given, checked."""
-    options = dict(given)
-    backoff = Backoff.read(
-        options.pop("retry_delay", "fixed"),
-        options.pop("retry_jitter", 0.0),
-        options.pop("retry_max_delay", None),
-    )
-    pool = options.pop("pool", "thread")
-    if pool not in ("thread", "process"):
-        raise DefinitionError(f"pool={pool!r}: give 'thread' or 'process'")
-    try:
-        timeout, stall = options.pop("timeout", "60s"), options.pop("stall_timeout", None)
-        return StepOptions(
-            max_retries=_count("max_retries", options.pop("max_retries", 3)),
-            backoff=backoff,
-            timeout=None if timeout is None else to_us(timeout, "timeout"),
-            stall_timeout=None if stall is None else to_us(stall, "stall_timeout"),
-            retry_for=_errors("retry_for", options.pop("retry_for", None)),
-            no_retry_for=_errors("no_retry_for", options.pop("no_retry_for", ())) or (),
-            pool=pool,
-            max_losses=_count("max_losses", options.pop("max_losses", 3)),
-            **options,
-        )
-    except (TypeError, ValueError) as error:
-        raise DefinitionError(str(error)) from None
-
-
-def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
-    options = dict(given)
-    timeout, retain = options.pop("timeout", None), options.pop("retain", "30d")
-    delay = options.pop("retry_delay", 0)
-    backoff = Backoff("fixed", (0,)) if delay == 0 else Backoff.read(delay)
-    try:
-        return WorkflowOptions(
-            max_retries=_count("max_retries", options.pop("max_retries", 0)),
-            backoff=backoff,
-            retry_for=_errors("retry_for", options.pop("retry_for", None)),
-            timeout=None if timeout is None else to_us(timeout, "timeout"),
-            retain=None if retain is None else to_us(retain, "retain"),
-            **options,
-        )
-    except (TypeError, ValueError) as error:
-        raise DefinitionError(str(error)) from None
-
-
-def open_store(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
-    """A store and its notifier from a URL."""
-    scheme = url.partition("://")[0] if "://" in url else "sqlite"
-    if scheme != "sqlite":
-        raise StoreUnavailableError(
-            f"{url!r}: this version knows SQLite files; give a path, sqlite:///path or ':memory:'"
-        )
-    store = SqliteStore(app, url, clock)
-    return store, Intercom() if store.in_memory else Doorbell(store, store.path)
-
-
-def _count(what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{what}={value!r}: give a number of 0 or more")
-    return value
-
-
-def _errors(what: str, value: Any) -> Errors | None:
-    if value is None:
-        return None
-    classes = (value,) if isinstance(value, type) else tuple(value)
-    for cls in classes:
-        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise ValueError(f"{what}: {cls!r} is not an exception class")
-    return classes
-
-
 def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:
     """What to call, and whether it is async. A class is made anew for each call."""
+    if is_decorated(function):
+        raise DefinitionError(f"{function!r} can't be made a {what} too; decorate a function once")
     if isinstance(function, type):
-        cls = function
-        method = next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
-        if method is None:
-            raise DefinitionError(f"{what} {cls.__qualname__}: a class needs a __call__ method")
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return cls()(*args, **kwargs)
-
-        signature = inspect.signature(method)
-        parameters = list(signature.parameters.values())[1:]
-        call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        call.__annotations__ = {k: v for k, v in get_type_hints(method).items()}
-        call.__name__, call.__qualname__, call.__module__ = cls.__name__, cls.__qualname__, cls.__module__
-        return call, inspect.iscoroutinefunction(method)
+        return _class_call(function, what)
     if not callable(function):
         raise DefinitionError(f"{what}: {function!r} is not a function or a class")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -540,11 +499,40 @@ def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:
     return function, is_async
 
 
+def _class_call(cls: Any, what: str) -> tuple[Callable[..., Any], bool]:
+    method = next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
+    if method is None:
+        raise DefinitionError(f"{what} {cls.__qualname__}: a class needs a __call__ method")
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise DefinitionError(
+            f"{what} {cls.__qualname__}: workers make it without arguments, but {cls.__qualname__}.__init__ is {error}; "
+            f"give defaults, or decorate an instance: app.{what}({cls.__name__}(...))"
+        ) from None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return cls()(*args, **kwargs)
+
+    signature = inspect.signature(method)
+    parameters = list(signature.parameters.values())[1:]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {k: v for k, v in get_type_hints(method).items()}
+    call.__name__, call.__qualname__, call.__module__ = cls.__name__, cls.__qualname__, cls.__module__
+    return call, inspect.iscoroutinefunction(method)
+
+
 def _name_of(function: Any) -> str:
     name = getattr(function, "__name__", None) or type(function).__name__
-    if name == "<lambda>":
-        raise DefinitionError("a lambda has no name; give name='...'")
+    if name == "<lambda>" or isinstance(function, functools.partial):
+        raise DefinitionError(f"a {name.strip('<>')} has no name of its own; give name='...'")
     return str(name)
+
+
+def _checked_name(what: str, name: Any) -> str | None:
+    if name is not None:
+        check_name(what, name)
+    return name  # type: ignore[no-any-return]
 
 
 def _result_type(function: Callable[..., Any]) -> Any:
@@ -562,5 +550,7 @@ def _place(function: Any) -> str:
 
 
 def _same_code(one: StepDefinition | WorkflowDefinition, other: StepDefinition | WorkflowDefinition) -> bool:
-    """A module that runs as `__main__` and is imported by its name defines everything twice; so does a reload."""
-    return type(one) is type(other) and one.place == other.place and ":" in one.place
+    """A module that runs as `__main__` and is imported by its name defines everything twice; so does a reload.
+    A function that defines a step each time it is called does not: those are two steps."""
+    is_local = "<locals>" in getattr(other.function, "__qualname__", "")
+    return type(one) is type(other) and one.place == other.place and ":" in one.place and not is_local

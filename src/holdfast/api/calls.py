@@ -6,24 +6,30 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
-from holdfast.core.execution import Execution, PendingChild, code_line
+from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
+from holdfast.core.pending import PendingChild
+from holdfast.core.whereabouts import code_line
 from holdfast.errors import WrongContextError
 
 R = TypeVar("R")
 
 
-class Call(Coroutine[Any, Any, R]):
+class Call(Coroutine[None, None, R]):
     """Something that begins when it is awaited. One that never is fails the run, with the line that made it."""
 
-    __slots__ = ("__weakref__", "_begin", "_execution", "_future", "_number")
+    __slots__ = ("__weakref__", "_begin", "_execution", "_future", "_number", "_what")
 
     def __init__(self, execution: Execution, begin: Callable[[], asyncio.Future[Any]], what: str) -> None:
         self._execution = execution
         self._begin = begin
+        self._what = what
         self._future: Generator[Any, Any, Any] | None = None
         self._number = execution.calls = execution.calls + 1
         execution.unawaited[self._number] = f"{what} at {code_line()}"
+
+    def __repr__(self) -> str:
+        return f"<{self._what}, to be awaited>"
 
     def _iterator(self) -> Generator[Any, Any, Any]:
         if self._future is None:
@@ -52,10 +58,16 @@ class Call(Coroutine[Any, Any, R]):
 
 
 class StepFuture(Generic[R]):
-    """A step or child that was submitted: await it, or call `.result()`."""
+    """A step or child that was submitted: await it, call `.result()`, or give it to `asyncio.wait` with others."""
 
     def __init__(self, future: asyncio.Future[Any]) -> None:
         self._future = future
+
+    def __hash__(self) -> int:
+        return hash(self._future)  # its number in the run: asyncio keeps futures in sets, and their order has to repeat
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self._wait().__await__()
@@ -69,10 +81,28 @@ class StepFuture(Generic[R]):
         return found
 
     def done(self) -> bool:
+        """Whether it has ended, as far as this run knows."""
         return self._future.done()
 
     def cancel(self) -> bool:
+        """Stop waiting for it, and have it interrupted; False if it has ended."""
         return self._future.cancel()
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled by this run's code."""
+        return self._future.cancelled()
+
+    def exception(self) -> BaseException | None:
+        """What it has raised, once it is done; None if it has a result."""
+        return self._future.exception()
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Any = None) -> None:
+        """As of an asyncio future: called by the run's loop when it has ended."""
+        self._wait().add_done_callback(callback, context=context)
+
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """As of an asyncio future."""
+        return self._future.remove_done_callback(callback)
 
 
 class ChildRun(StepFuture[R]):
@@ -85,6 +115,7 @@ class ChildRun(StepFuture[R]):
 
     @property
     def child_run_id(self) -> str:
+        """The child's id: `app.get_run` finds it from outside."""
         return self._child.child_id
 
     id = child_run_id
@@ -102,9 +133,22 @@ def wait(awaitable: Any) -> Any:
     """Wait in a plain call for anything that can be awaited: for `def` workflows."""
     loop = running()
     if loop is None:
-        raise WrongContextError("wf.wait() works in workflow code; elsewhere await it")
+        return _wait_outside(awaitable)
     if isinstance(awaitable, Call):
         return wait_plainly(awaitable.begin())
     if isinstance(awaitable, StepFuture):
         return awaitable.result()
     return wait_plainly(asyncio.ensure_future(awaitable, loop=loop))
+
+
+def _wait_outside(awaitable: Any) -> Any:
+    """Where there is no run (a unit test, a step), a plain call can wait as long as no event loop runs here."""
+
+    async def until_done() -> Any:
+        return await awaitable
+
+    if asyncio._get_running_loop() is None:
+        return asyncio.run(until_done())
+    if asyncio.iscoroutine(awaitable):
+        awaitable.close()
+    raise WrongContextError("wf.wait() would block the event loop that runs here; await it instead")

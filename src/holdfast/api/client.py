@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
+import threading
 import time
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from holdfast.api.functions import StartOptions, to_epoch
-from holdfast.api.handles import Run, RunEvent, RunPage, RunStep, StatusEntry, moment
-from holdfast.api.hooks import encode_payload, read_token
+from holdfast.api.handles import Run, RunEvent, RunPage, RunStep, StatusEntry, StreamedItem, moment
+from holdfast.api.hooks import Token, encode_payload, read_token
+from holdfast.api.options import StartOptions, check_call, check_id, to_epoch
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
-from holdfast.core.execution import FLAGS, child_run_id
+from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.forking import Fork, fork
+from holdfast.core.pending import FLAGS
 from holdfast.core.registry import Definitions
 from holdfast.core.views import statuses_of, steps_of
-from holdfast.durations import to_us
-from holdfast.engine.live import PRIORITY_HEAD_START
-from holdfast.engine.records import HookLetter, RunOptions, control, to_record
+from holdfast.durations import Duration, in_words, to_us
+from holdfast.engine.records import PRIORITY_HEAD_START, HookLetter, RunOptions, control, fingerprint, to_record
 from holdfast.errors import (
     ArgumentError,
+    DecodeError,
+    HookError,
     HookNotFoundError,
+    HookTokenError,
     RunCancelledError,
     RunError,
     RunExistsError,
@@ -35,11 +39,13 @@ from holdfast.errors import (
     RunNotFoundError,
     RunStuckError,
     UnknownNameError,
+    WrongContextError,
 )
 from holdfast.ports import FINAL, Message, NewRun, Notifier, RunQuery, RunRow, Status, Store
 
 logger = logging.getLogger("holdfast")
 PATIENCE = 2.0
+_MOMENTS = ("due", "expires", "retry_at", "scheduled_at", "started", "value")  # fields of events that are times
 
 
 class Client:
@@ -55,17 +61,15 @@ class Client:
     # -- starting
 
     def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
-        return self._create(name, call, options, options.id or str(uuid.uuid4()), None, None, None)
-
-    def start_from_step(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
-        """A child of the run whose step calls. A retried step finds the child it has started before."""
+        """A run of its own, or a child of the run whose step calls."""
         context = current_step.get()
-        assert context is not None
+        if context is None:
+            return self._create(name, call, options, options.id or str(uuid.uuid4()), None, None, None)
         context.touch()
-        context.children += 1
         attempt = context.attempt
-        run_id = options.id or child_run_id(attempt.run_id, name, f"{attempt.cmd}-{context.children}", 1)
-        return self._create(name, call, options, run_id, attempt.run_id, attempt.cmd, attempt.root_id)
+        options = options.with_id_in_step(name)
+        assert options.id is not None
+        return self._create(name, call, options, options.id, attempt.run_id, attempt.cmd, attempt.root_id)
 
     def _create(
         self,
@@ -84,7 +88,9 @@ class Client:
             begin_at += to_us(options.delay, "delay")
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
-        started = ev.RunStarted(seq=1, ts=now, workflow=name, input=Raw(call), seed=random.getrandbits(63), flags=FLAGS)
+        started = ev.RunStarted(
+            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=random.getrandbits(63), flags=FLAGS
+        )
         chosen = RunOptions(
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
             max_retries=options.max_retries,
@@ -100,6 +106,8 @@ class Client:
         taken = self.store.create(new, replace=options.if_exists == "restart")
         if taken is not None:
             self._check_same(taken, new, options)
+            if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
+                self.retry(run_id)
         self.notifier.ring()
         return Run(self, run_id)
 
@@ -128,37 +136,47 @@ class Client:
 
     # -- waiting
 
-    def result(self, run_id: str, timeout: float | None) -> Any:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        row = self.row(run_id)
-        if not self._is_over(row):
-            row = self._wait(run_id, deadline, timeout)
+    def result(self, run_id: str, timeout: Duration | None, given_up: threading.Event | None = None) -> Any:
+        limit = None if timeout is None else to_us(timeout, "timeout")
+        row, over = self._look(run_id)
+        if not over:
+            row = self._wait(run_id, limit, given_up)
         return self._outcome(row)
 
-    def _is_over(self, row: RunRow) -> bool:
-        return row.status in FINAL or row.status == Status.STUCK
+    def _look(self, run_id: str) -> tuple[RunRow, bool]:
+        """The run, and whether there is an outcome to show and nobody has asked for another one."""
+        orders = self.store.orders(run_id)  # before the row: an order is carried out and consumed in one commit
+        row = self.row(run_id)
+        if row.status == Status.STUCK:
+            return row, not orders
+        return row, row.status in FINAL and (row.status == Status.SUCCESS or "retry" not in orders)
 
-    def _wait(self, run_id: str, deadline: float | None, timeout: float | None) -> RunRow:
-        warn_at: float | None = time.monotonic() + PATIENCE
+    def _wait(self, run_id: str, limit: int | None, given_up: threading.Event | None) -> RunRow:
+        begun = time.monotonic()
+        deadline = begun + (float("inf") if limit is None else limit / 1_000_000)
+        warn_at = begun + PATIENCE
         watch = self.notifier.watch(run_id)
         try:
-            while not self._is_over(row := self.row(run_id)):
+            while True:
+                row, over = self._look(run_id)
+                if over:
+                    return row
                 now = time.monotonic()
-                if deadline is not None and now >= deadline:
+                if now >= deadline or (given_up is not None and given_up.is_set()):
                     waits = f" ({row.reason})" if row.reason else ""
                     raise TimeoutError(
-                        f"run {run_id} is {row.status}{waits} after {timeout:g} s; it goes on, ask again later"
+                        f"run {run_id} is {row.status}{waits} after {in_words(limit or 0)}; it goes on, ask again later"
                     )
-                if warn_at is not None and now >= warn_at:
-                    warn_at = None
+                if now >= warn_at:
+                    warn_at = float("inf")
                     self._warn_if_nobody_works()
-                watch.wait(min(1.0, deadline - now if deadline is not None else 1.0))
+                watch.wait(min(1.0, deadline - now))
         finally:
             watch.close()
-        return row
 
     def _warn_if_nobody_works(self) -> None:
-        if not self.store.workers():
+        now = self.store.now()
+        if not any(worker.lease_until > now for worker in self.store.workers()):
             logger.warning(
                 "no worker of app %r is alive on %s; start one with `holdfast -A <module> worker`, or `with app.worker():`",
                 self.app,
@@ -169,9 +187,14 @@ class Client:
         if row.status == Status.STUCK:
             raise RunStuckError(f"run {row.id} is stuck: {row.reason}", run_id=row.id, reason=row.reason)
         payloads = self.store.payloads(row.id, row.end_seq - 1)
-        end = ev.from_json(payloads[-1])
+        if not payloads:
+            raise RunNotFoundError(f"run {row.id!r} was deleted before its result was read", run_id=row.id)
+        end = ev.from_json(payloads[0])
         if isinstance(end, ev.RunCompleted):
-            return self.codec.decode(end.result, self._result_type(row.workflow))
+            try:
+                return self.codec.decode(end.result, self._result_type(row.workflow))
+            except DecodeError:  # not what the annotation says: give it as it is, as Python would
+                return self.codec.decode(end.result)
         if isinstance(end, ev.RunFailed):
             raise self.codec.decode_error(end.error)
         reason = f": {end.reason}" if isinstance(end, ev.RunCancelled) and end.reason else ""
@@ -185,6 +208,25 @@ class Client:
                 continue
         return Any
 
+    def stream(self, run_id: str, after: int) -> Iterator[StreamedItem]:
+        """Items as they come, until the run is over."""
+        self.row(run_id)
+        watch = self.notifier.watch(run_id)
+        try:
+            while True:
+                _, over = self._look(run_id)  # looked at first: nothing is streamed after the end
+                for row in self.store.stream(run_id, after, 1_000):
+                    after = row.number
+                    at = moment(row.ts)
+                    assert at is not None
+                    yield StreamedItem(row.number, self.codec.decode(row.item), row.cmd, row.attempt, at)
+                if over and not self.store.stream(run_id, after, 1):
+                    return
+                if not over:
+                    watch.wait(1.0)
+        finally:
+            watch.close()
+
     # -- looking
 
     def row(self, run_id: str) -> RunRow:
@@ -197,9 +239,10 @@ class Client:
         return Run(self, run_id, self.row(run_id))
 
     def runs(self, query: RunQuery) -> RunPage:
-        rows = self.store.runs(query)
-        page = RunPage(Run(self, row.id, row) for row in rows)
-        page.cursor = rows[-1].no if len(rows) == query.limit else None
+        rows = self.store.runs(msgspec.structs.replace(query, limit=query.limit + 1))
+        shown = rows[: query.limit]
+        page = RunPage(Run(self, row.id, row) for row in shown)
+        page.cursor = shown[-1].no if len(rows) > len(shown) else None
         return page
 
     def children(self, run_id: str) -> list[Run[Any]]:
@@ -234,6 +277,8 @@ class Client:
         )
 
     def _decoded(self, field: str, value: Any) -> Any:
+        if field in _MOMENTS and isinstance(value, int):
+            return moment(value) if value else None
         if field == "error" and isinstance(value, Raw):
             return None if bytes(value) == b"null" else self.codec.decode_error(value)
         if field in ("args", "input"):
@@ -291,19 +336,44 @@ class Client:
         )
         self._post(message, f"hook {name!r} can't be sent")
 
-    def send_hook(self, token: str | None, payload: object, key: str | None) -> None:
+    def send_hook(self, token: str | None, payload: object, key: str | None, name: str | None) -> None:
         if (token is None) == (key is None):
-            raise ArgumentError("send_hook takes a token or a key, and not both")
+            raise ArgumentError("send_hook takes a token or a key (with the hook's name, if need be), and not both")
         if token is not None:
             found = read_token(self.store.secret(), token, self.app, self.store.now())
+            self._refuse_used(found)
             self.send(found.run_id, found.name, payload, found.key, token=found.cmd)
             return
         assert key is not None
-        waiting = self.store.find_hook(key)
+        waiting = [(run_id, hook) for run_id, hook in self.store.find_hook(key) if name in (None, hook)]
+        names = sorted({hook for _, hook in waiting})
         if not waiting:
-            raise HookNotFoundError(f"no run of app {self.app!r} waits for a hook with key {key!r}")
-        for run_id, name in waiting:
-            self.send(run_id, name, payload, key)
+            raise HookNotFoundError(
+                f"no run of app {self.app!r} waits for {f'hook {name!r}' if name else 'a hook'} with key {key!r}; send it once "
+                "the workflow asks, or at any time to the run itself: run.send(name, payload, key=...)"
+            )
+        if len(names) > 1:
+            raise HookError(f"hooks {', '.join(names)} wait with key {key!r}; say which is meant, with name=...")
+        for run_id, hook in waiting:
+            self.send(run_id, hook, payload, key)
+
+    def _refuse_used(self, token: Token) -> None:
+        for payload in self.store.payloads(token.run_id, kinds=["HookReceived"]):
+            event = ev.from_json(payload)
+            if isinstance(event, ev.HookReceived) and event.token == token.cmd:
+                raise HookTokenError(
+                    f"this token for hook {token.name!r} of run {token.run_id} was used already; it is good for one answer"
+                )
+
+    def pause(self, run_id: str, reason: str) -> None:
+        self._refuse_without_history(self.row(run_id), "paused")
+        self.control(run_id, "pause", reason)
+
+    def _refuse_without_history(self, row: RunRow, what: str) -> None:
+        if not row.durable:
+            raise WrongContextError(
+                f"run {row.id} can't be {what}: its workflow {row.workflow!r} has durable=False, so there is no history"
+            )
 
     def control(self, run_id: str, kind: str, reason: str = "") -> None:
         self._post(control(run_id, kind, reason), f"can't {kind} it")
@@ -325,6 +395,10 @@ class Client:
 
     def _post(self, message: Message, failure: str) -> None:
         status = self.store.post(message)
+        if status in FINAL and not message.late:
+            # It may be about to begin again, and takes this then; or it has begun since.
+            message.late = "retry" in self.store.orders(message.run_id)
+            status = self.store.post(message)
         if status is None:
             raise RunNotFoundError(f"{failure}: no run {message.run_id!r} in app {self.app!r}", run_id=message.run_id)
         if status in FINAL and not message.late:
@@ -332,6 +406,7 @@ class Client:
         self.notifier.ring()
 
     def _plan_fork(self, run_id: str, at: int, replace: dict[int, Raw], input: Raw | None) -> Fork:
+        self._refuse_without_history(self.row(run_id), "forked")
         return fork(self.events(run_id), run_id, at, replace, input)
 
     def fork_reruns(self, run_id: str, at: int) -> list[str]:
@@ -347,7 +422,7 @@ class Client:
     ) -> Run[Any]:
         row = self.row(run_id)
         results = {seq: Raw(self.codec.encode(value, f"the result at event {seq}")) for seq, value in replace.items()}
-        call = None if input is None else Raw(self.codec.encode_call(input, {}))
+        call = None if input is None else self._input(row.workflow, input)
         plan = self._plan_fork(run_id, at, results, call)
         new_id = new_id or f"{run_id}-fork-{uuid.uuid4().hex[:8]}"
         check_id(new_id)
@@ -377,19 +452,21 @@ class Client:
         self.notifier.ring()
         return Run(self, new_id)
 
+    def _input(self, name: str, args: tuple[Any, ...]) -> Raw:
+        if not isinstance(args, tuple):
+            raise ArgumentError(f"input={args!r}: give a tuple of arguments")
+        try:
+            definition: StepDefinition | WorkflowDefinition = self._definitions.find_workflow(name)
+        except UnknownNameError:
+            definition = self._definitions.find_step(name)
+        check_call(name, definition.function, args, {})
+        return Raw(self.codec.encode_call(args, {}, f"the arguments of {name!r}"))
+
     def delete(self, run_id: str) -> None:
         status = self.store.delete(run_id)
         if status is None:
             raise RunNotFoundError(f"no run {run_id!r} in app {self.app!r}", run_id=run_id)
         if status not in (*FINAL, Status.PAUSED, Status.STUCK):
             raise RunError(f"run {run_id} is {status}; cancel or pause it before it is deleted", run_id=run_id)
-
-
-def fingerprint(name: str, call: bytes) -> bytes:
-    """The same for the same workflow with the same arguments."""
-    return hashlib.sha256(name.encode() + b"\0" + call).digest()
-
-
-def check_id(run_id: str) -> None:
-    if type(run_id) is not str or not run_id or len(run_id) > 255 or not run_id.isprintable() or " " in run_id:
-        raise ArgumentError(f"id={run_id!r}: an id is a text of 1 to 255 printable characters without spaces")
+        if self.store.get(run_id) is not None:
+            raise RunError(f"a worker is busy with run {run_id}; delete it in a moment", run_id=run_id)

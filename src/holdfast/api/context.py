@@ -6,9 +6,10 @@ import datetime as dt
 import random
 import time
 import uuid
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -21,11 +22,14 @@ from holdfast.core.loop import running, wait_plainly
 from holdfast.durations import Duration, to_us
 from holdfast.errors import ContinueAsNew, WrongContextError
 
+T = TypeVar("T")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowIdentity:
+    """Which run this is: its id, its workflow's name, and where it comes from."""
+
     workflow_id: str
     workflow_type: str
     parent_workflow_id: str | None
@@ -37,6 +41,7 @@ class _Scratch:
 
     def __init__(self) -> None:
         self.data: dict[str, Any] = {}
+        self.checkpoint: Any = None
         self.id = str(uuid.uuid4())
 
 
@@ -73,6 +78,7 @@ class WorkflowContext:
 
     @property
     def identity(self) -> WorkflowIdentity:
+        """Which run this is."""
         here = _where("identity")
         if isinstance(here, StepContext):
             a = here.attempt
@@ -103,6 +109,14 @@ class WorkflowContext:
         if isinstance(here, StepContext):
             raw = here.writes.get(key, raw)
         return default if raw is None else here.codec.decode(raw)
+
+    def stream(self, item: object) -> None:
+        """Give an item to those who watch the run: `for item in run.stream()`."""
+        here = _where("stream")
+        if isinstance(here, StepContext):
+            this_step.stream(item)
+        elif here is not None:
+            here.stream(Raw(here.codec.encode(item, "a streamed item")))
 
     def uuid(self) -> uuid.UUID:
         """A random UUID that is the same on every replay."""
@@ -157,6 +171,11 @@ class WorkflowContext:
         here = _where("continue_as_new")
         if not isinstance(here, Execution):
             raise WrongContextError("wf.continue_as_new() is for workflow code in a run; here, call the function again")
+        if not here.durable:
+            raise WrongContextError(
+                "wf.continue_as_new() needs a history, and this workflow has durable=False; use a loop"
+            )
+        here.program.check_call(args, kwargs)
         raise ContinueAsNew(args, kwargs)
 
     def sleep(self, duration: Duration) -> None:
@@ -172,38 +191,32 @@ class WorkflowContext:
         """The plain-call form of `await hook(...)`."""
         return calls.wait(ask_hook(name, timeout, key, None))
 
-    def wait(self, awaitable: Any) -> Any:
+    def wait(self, awaitable: Awaitable[T]) -> T:
         """Wait in a plain call for anything that can be awaited."""
-        return calls.wait(awaitable)
+        found: T = calls.wait(awaitable)
+        return found
 
 
 class RunningStep:
-    """The running step."""
-
-    @property
-    def _context(self) -> StepContext:
-        context = current_step.get()
-        if context is None:
-            raise WrongContextError("this_step is for the code of a step that runs in a workflow")
-        return context
+    """The running step. Outside a run everything works on a throw-away context."""
 
     @property
     def attempt(self) -> int:
         """Which attempt this is, from 1."""
-        context = current_step.get()
+        context = _step("attempt")
         return 1 if context is None else context.attempt.number
 
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt of this step, and for no other step: give it to whoever you call."""
-        context = current_step.get()
+        context = _step("idempotency_key")
         return _plain().id if context is None else context.attempt.idempotency_key
 
     def checkpoint(self, value: object) -> None:
         """Keep a value for the next attempt, should this one fail or its worker die."""
-        context = current_step.get()
+        context = _step("checkpoint")
         if context is None:
-            _plain().data["checkpoint"] = value
+            _plain().checkpoint = value
             return
         context.touch()
         encoded = context.codec.encode(value, f"the checkpoint of step {context.attempt.step!r}")
@@ -213,18 +226,35 @@ class RunningStep:
     @property
     def last_checkpoint(self) -> Any:
         """What the last attempt kept, None if nothing."""
-        context = current_step.get()
+        context = _step("last_checkpoint")
         if context is None:
-            return _plain().data.get("checkpoint")
+            return _plain().checkpoint
         return None if context.checkpoint is None else context.codec.decode(context.checkpoint)
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Show how far it is. Also a sign of life for `stall_timeout`, and where a plain step is cancelled."""
-        context = current_step.get()
+        context = _step("progress")
         if context is None:
             return
         context.touch()
         context.report("progress", msgspec.json.encode({"done": done, "total": total, "note": note}))
+
+    def stream(self, item: object) -> None:
+        """Give an item to those who watch the run, as soon as it is there: tokens, rows, lines."""
+        context = _step("stream")
+        if context is None:
+            return
+        context.touch()
+        context.report("stream", context.codec.encode(item, f"an item streamed by step {context.attempt.step!r}"))
+
+
+def _step(name: str) -> StepContext | None:
+    """What `this_step.name` refers to here."""
+    if running() is not None:
+        raise WrongContextError(
+            f"this_step.{name} is for the code of a step, and this is workflow code; use it in a step"
+        )
+    return current_step.get()
 
 
 wf = WorkflowContext()

@@ -10,14 +10,15 @@ import asyncio
 import datetime as dt
 import functools
 import inspect
-from collections.abc import Coroutine
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from msgspec import Raw
 
 from holdfast.api.calls import Call, ChildRun, StepFuture
 from holdfast.api.handles import Run
+from holdfast.api.options import NO_OPTIONS, IfExists, OnParentClose, StartOptions, check_call, to_epoch
 from holdfast.codec import Codec
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
@@ -28,23 +29,16 @@ from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-IfExists = Literal["return", "error", "restart"]
-OnParentClose = Literal["cancel", "abandon"]
+R_co = TypeVar("R_co", covariant=True)
+F = TypeVar("F")  # what `submit` gives: a StepFuture[R] or a ChildRun[R]
 
 
-@dataclass(frozen=True, slots=True)
-class StartOptions:
-    """What is said about one run, beside its arguments."""
+class _HasCall(Protocol[P, R_co]):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
-    id: str | None = None
-    delay: Duration | None = None
-    at: dt.datetime | None = None
-    priority: int = 0
-    timeout: Duration | None = None
-    max_retries: int | None = None
-    queue: str | None = None
-    if_exists: IfExists = "return"
-    on_parent_close: OnParentClose = "cancel"
+
+CallableClass = type[_HasCall[P, R]]
+"""A class whose instances are called: as a step or workflow it is called like its `__call__`."""
 
 
 class Starter(Protocol):
@@ -55,10 +49,8 @@ class Starter(Protocol):
 
     def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
 
-    def start_from_step(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
 
-
-class _Function(abc.ABC, Generic[P, R]):
+class _Function(abc.ABC, Generic[P, R, F]):
     """What steps and workflows have in common."""
 
     _what: str
@@ -72,9 +64,14 @@ class _Function(abc.ABC, Generic[P, R]):
         simple = kinds <= {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
         self._exact = len(self._signature.parameters) if simple else -1
         functools.update_wrapper(cast("Any", self), original, updated=())
+        self.__signature__ = self._signature  # of the call: a class would show its constructor's
+        self._arguments = f"the arguments of {self._what} {definition.name!r}"
+        if definition.is_async:
+            _mark_async(self)
 
     @property
     def name(self) -> str:
+        """What it is called in its app, in histories and by `app.start`."""
         return self._definition.name
 
     def __repr__(self) -> str:
@@ -88,11 +85,8 @@ class _Function(abc.ABC, Generic[P, R]):
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
         """The arguments as they are recorded; wrong ones are refused here, where the call is."""
         if kwargs or len(args) != self._exact:
-            try:
-                self._signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise ArgumentError(f"{self._what} {self.name}{self._signature}: {error}") from None
-        return Raw(self._app.codec.encode_call(args, kwargs, f"the arguments of {self._what} {self.name!r}"))
+            args, kwargs = check_call(f"{self._what} {self.name}", self._signature, args, kwargs)
+        return Raw(self._app.codec.encode_call(args, kwargs, self._arguments, self._definition.hints))
 
     def _execution(self) -> Execution | None:
         """The run whose code calls, if any does."""
@@ -109,10 +103,11 @@ class _Function(abc.ABC, Generic[P, R]):
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Start a run. It is durable when this returns."""
-        return _Options(self, StartOptions()).start(*args, **kwargs)
+        return CallOptions(self, NO_OPTIONS).start(*args, **kwargs)
 
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        return await asyncio.to_thread(self.start, *args, **kwargs)
+        """`start` for async code."""
+        return await CallOptions(self, NO_OPTIONS).astart(*args, **kwargs)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
@@ -121,8 +116,17 @@ class _Function(abc.ABC, Generic[P, R]):
     def apply_async(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any) -> Run[R]:
         """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id."""
         renames = {"countdown": "delay", "eta": "at", "task_id": "id"}
-        chosen = replace(StartOptions(), **{renames.get(name, name): value for name, value in options.items()})
-        return cast("Run[R]", _Options(self, chosen).start_with(tuple(args), dict(kwargs or {})))
+        named = {renames.get(name, name): value for name, value in options.items()}
+        known = [*inspect.signature(self.options).parameters, *renames]
+        unknown = [name for name in named if name not in known]
+        if unknown:
+            raise ArgumentError(f"{self!r}.apply_async() has no option {unknown[0]!r}; known: {', '.join(known)}")
+        chosen = StartOptions(**named)
+        return cast("Run[R]", CallOptions(self, chosen).start_with(tuple(args), dict(kwargs or {})))
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
+        """Start it from a workflow without waiting: await what this gives, or call its `.result()`."""
+        return CallOptions(self, NO_OPTIONS).submit(*args, **kwargs)
 
     def options(
         self,
@@ -136,31 +140,23 @@ class _Function(abc.ABC, Generic[P, R]):
         queue: str | None = None,
         if_exists: IfExists = "return",
         on_parent_close: OnParentClose = "cancel",
-    ) -> _Options[P, R]:
+    ) -> CallOptions[P, R, F]:
         """Say more about one call: `fn.options(id="order-17").start(order)`."""
-        if if_exists not in ("return", "error", "restart"):
-            raise DefinitionError(f"if_exists={if_exists!r}: give 'return', 'error' or 'restart'")
-        if on_parent_close not in ("cancel", "abandon"):
-            raise DefinitionError(f"on_parent_close={on_parent_close!r}: give 'cancel' or 'abandon'")
-        return _Options(
+        return CallOptions(
             self,
             StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close),
         )
 
     @abc.abstractmethod
-    def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> StepFuture[R]:
+    def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> F:
         """Ask for it, from a workflow's code."""
 
 
-class Step(_Function[P, R]):
+class Step(_Function[P, R, StepFuture[R]]):
     """A function that does work: retried, timed out, recorded."""
 
     _what = "step"
     _definition: StepDefinition
-
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> StepFuture[R]:
-        """Start it from a workflow without waiting: await the future, or call its `.result()`."""
-        return _Options(self, StartOptions()).submit(*args, **kwargs)
 
     def _ask(self, execution: Execution, call: Raw, options: StartOptions) -> asyncio.Future[Any]:
         return execution.ask_step(self.name, call, options=step_overrides(options))
@@ -176,30 +172,26 @@ class SyncStep(Step[P, R]):
         execution = self._execution()
         if execution is None:
             return cast("R", self._definition.function(*args, **kwargs))
-        found: R = wait_plainly(self._ask(execution, self._encode(args, kwargs), _DEFAULTS))
+        found: R = wait_plainly(self._ask(execution, self._encode(args, kwargs), NO_OPTIONS))
         return found
 
 
 class AsyncStep(Step[P, R]):
     """A step made from `async def`."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         execution = self._execution()
         if execution is None:
-            return cast("Coroutine[Any, Any, R]", self._definition.function(*args, **kwargs))
+            return cast("Coroutine[None, None, R]", self._definition.function(*args, **kwargs))
         call = self._encode(args, kwargs)
-        return Call(execution, lambda: self._ask(execution, call, _DEFAULTS), f"step {self.name!r}")
+        return Call(execution, lambda: self._ask(execution, call, NO_OPTIONS), f"step {self.name!r}")
 
 
-class Workflow(_Function[P, R]):
+class Workflow(_Function[P, R, ChildRun[R]]):
     """A function that coordinates steps: replayed, so it must be deterministic."""
 
     _what = "workflow"
     _definition: WorkflowDefinition
-
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> ChildRun[R]:
-        """Start a child from a workflow without waiting: await the handle, or call its `.result()`."""
-        return cast("ChildRun[R]", _Options(self, StartOptions()).submit(*args, **kwargs))
 
     def _child(self, execution: Execution, call: Raw, options: StartOptions, waited: bool) -> ChildRun[R]:
         child = execution.ask_child(
@@ -227,43 +219,46 @@ class SyncWorkflow(Workflow[P, R]):
         if execution is None:
             self._refuse_in_step()
             return cast("R", self._definition.function(*args, **kwargs))
-        return self._child(execution, self._encode(args, kwargs), _DEFAULTS, waited=True).result()
+        return self._child(execution, self._encode(args, kwargs), NO_OPTIONS, waited=True).result()
 
 
 class AsyncWorkflow(Workflow[P, R]):
     """A workflow made from `async def`."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         execution = self._execution()
         if execution is None:
             self._refuse_in_step()
-            return cast("Coroutine[Any, Any, R]", self._definition.function(*args, **kwargs))
+            return cast("Coroutine[None, None, R]", self._definition.function(*args, **kwargs))
         call = self._encode(args, kwargs)
         return Call(
             execution,
-            lambda: self._child(execution, call, _DEFAULTS, waited=True)._wait(),
+            lambda: self._child(execution, call, NO_OPTIONS, waited=True)._wait(),
             f"workflow {self.name!r}",
         )
 
 
-class _Options(Generic[P, R]):
+class CallOptions(Generic[P, R, F]):
     """A function with more said about the next call."""
 
-    def __init__(self, function: _Function[P, R], options: StartOptions) -> None:
+    def __init__(self, function: _Function[P, R, F], options: StartOptions) -> None:
         self._function = function
         self._options = options
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Start a run, with these options. It is durable when this returns."""
         return cast("Run[R]", self.start_with(args, kwargs))
 
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        return await asyncio.to_thread(self.start, *args, **kwargs)
+        """`start` for async code."""
+        start = self._prepare(args, kwargs)
+        return cast("Run[R]", start() if running() is not None else await asyncio.to_thread(start))
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
         return self.start(*args, **kwargs)
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> StepFuture[R]:
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
         """Start it from a workflow without waiting."""
         function = self._function
         execution = function._execution()
@@ -272,7 +267,11 @@ class _Options(Generic[P, R]):
         return function._submit(execution, function._encode(args, kwargs), self._options)
 
     def start_with(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        function = self._function
+        return self._prepare(args, kwargs)()
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+        """All but the starting itself. What depends on the order of calls is settled here, on the caller's thread."""
+        function, options = self._function, self._options
         call = function._encode(args, kwargs)
         execution = function._execution()
         if execution is not None:
@@ -280,23 +279,24 @@ class _Options(Generic[P, R]):
                 raise WrongContextError(
                     f"{function!r}.start() in a workflow: call it, or use .submit(); a run of its own is for outside"
                 )
-            return function._child(execution, call, self._options, waited=False)
-        if current_step.get() is not None:
-            return function._app.start_from_step(function.name, bytes(call), self._options)
-        return function._app.start_run(function.name, bytes(call), self._options)
-
-
-_DEFAULTS = StartOptions()
+            return lambda: function._child(execution, call, options, waited=False)
+        chosen = options.with_id_in_step(function.name)
+        return lambda: function._app.start_run(function.name, bytes(call), chosen)
 
 
 def step_overrides(options: StartOptions) -> dict[str, object]:
-    if options is _DEFAULTS:
+    if options is NO_OPTIONS:
         return {}
     given = {"timeout": options.timeout, "max_retries": options.max_retries, "queue": options.queue}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def child_options(options: StartOptions, definition: WorkflowDefinition, now: int) -> dict[str, object]:
+    if options.if_exists != "return":
+        raise WrongContextError(
+            f"if_exists={options.if_exists!r} is for runs that are started from outside; a workflow that is replayed can't "
+            "look whether a run exists, so do it in a step"
+        )
     chosen: dict[str, object] = {"durable": definition.options.durable}
     if options.id is not None:
         chosen["id"] = options.id
@@ -313,14 +313,32 @@ def child_options(options: StartOptions, definition: WorkflowDefinition, now: in
     return chosen
 
 
-def to_epoch(moment: dt.datetime) -> int:
-    if moment.tzinfo is None:
-        raise ArgumentError(f"at={moment!r} has no time zone; give e.g. datetime(..., tzinfo=timezone.utc)")
-    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+def _mark_async(function: Any) -> None:
+    """Let those who ask whether it is a coroutine function see one, though it is an object."""
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(function)
+    else:
+        function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
 
 
+def is_decorated(function: object) -> bool:
+    return isinstance(function, _Function)
+
+
+@overload
 async def start_child_workflow(
-    workflow: Workflow[..., Any], *args: Any, wait_for_completion: bool = True, **kwargs: Any
+    workflow: Workflow[..., R], /, *args: Any, wait_for_completion: Literal[True] = True, **kwargs: Any
+) -> R: ...
+@overload
+async def start_child_workflow(
+    workflow: Workflow[..., R], /, *args: Any, wait_for_completion: Literal[False], **kwargs: Any
+) -> ChildRun[R] | Run[R]: ...
+@overload
+async def start_child_workflow(
+    workflow: Workflow[..., R], /, *args: Any, wait_for_completion: bool, **kwargs: Any
+) -> R | ChildRun[R] | Run[R]: ...
+async def start_child_workflow(
+    workflow: Workflow[..., Any], /, *args: Any, wait_for_completion: bool = True, **kwargs: Any
 ) -> Any:
     """Start a child from a workflow or a step: its result, or with `wait_for_completion=False` a handle.
 
@@ -329,13 +347,12 @@ async def start_child_workflow(
     if not hasattr(workflow, "_child"):
         raise ArgumentError(f"start_child_workflow({workflow!r}): give a function decorated with @app.workflow")
     execution = workflow._execution()
-    call = workflow._encode(args, kwargs)
     if execution is not None:
-        child = workflow._child(execution, call, _DEFAULTS, waited=wait_for_completion)
+        child = workflow._child(execution, workflow._encode(args, kwargs), NO_OPTIONS, waited=wait_for_completion)
         return await child if wait_for_completion else child
     if current_step.get() is None:
         raise WrongContextError(
             "start_child_workflow() works in workflows and steps; elsewhere use workflow.start(...)"
         )
-    run = await asyncio.to_thread(workflow._app.start_from_step, workflow.name, bytes(call), _DEFAULTS)
+    run = await CallOptions(workflow, NO_OPTIONS).astart(*args, **kwargs)
     return await run.aresult() if wait_for_completion else run

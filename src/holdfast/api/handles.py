@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import functools
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from holdfast.api.own_thread import in_own_thread
+from holdfast.durations import Duration
 from holdfast.ports import RunRow, Status, StepState
 
 if TYPE_CHECKING:
@@ -59,10 +61,43 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True)
 class StatusEntry:
+    """One status that a run went through: since when, and why."""
+
     status: Status
     at: dt.datetime
     error: BaseException | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedItem:
+    """An item that a step or workflow has streamed. `number` resumes a stream; `attempt` tells a retry's items apart."""
+
+    number: int
+    item: Any
+    cmd: str
+    attempt: int
+    at: dt.datetime
+
+
+class RunStream:
+    """What a run streams, from an item on: `for item in run.stream()`, or `async for`. It ends with the run."""
+
+    def __init__(self, client: Client, run_id: str, after: int) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._after = after
+
+    def __iter__(self) -> Iterator[StreamedItem]:
+        return self._client.stream(self._run_id, self._after)
+
+    async def __aiter__(self) -> AsyncIterator[StreamedItem]:
+        items = iter(self)
+        while True:
+            item = await in_own_thread(lambda given_up: next(items, None))
+            if item is None:
+                return
+            yield item
 
 
 class Run(Generic[R]):
@@ -73,7 +108,10 @@ class Run(Generic[R]):
         self.id = run_id
         self._row = row
 
-    child_run_id = property(lambda self: self.id)
+    @property
+    def child_run_id(self) -> str:
+        """Its id, under the name that a parent's handle of a child has for it."""
+        return self.id
 
     def __repr__(self) -> str:
         return f"<run {self.id!r}>"
@@ -87,16 +125,18 @@ class Run(Generic[R]):
     def __await__(self) -> Generator[Any, Any, R]:
         return self.aresult().__await__()
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: Duration | None = None) -> R:
         """Wait for the result; raises the run's own exception if it failed, TimeoutError if it takes too long."""
         return self._client.result(self.id, timeout)  # type: ignore[no-any-return]
 
     @property
     def workflow(self) -> str:
+        """The name of the workflow, or of the step, that it runs."""
         return self._fetch().workflow
 
     @property
     def status(self) -> Status:
+        """What it is doing now, as the store knows it."""
         return Status(self._fetch().status)
 
     @property
@@ -106,20 +146,24 @@ class Run(Generic[R]):
 
     @property
     def parent_id(self) -> str | None:
+        """The id of the run that started it, if one did."""
         return self._fetch().parent_id
 
     @property
     def created_at(self) -> dt.datetime:
+        """When `start` was called."""
         found = moment(self._fetch().created_at)
         assert found is not None
         return found
 
     @property
     def started_at(self) -> dt.datetime | None:
+        """When a worker first took it up."""
         return moment(self._fetch().started_at)
 
     @property
     def finished_at(self) -> dt.datetime | None:
+        """When it ended."""
         return moment(self._fetch().finished_at)
 
     @property
@@ -140,7 +184,12 @@ class Run(Generic[R]):
         """The statuses it went through, with times and the exceptions that caused them."""
         return self._client.status_history(self.id)
 
+    def stream(self, after: int = 0) -> RunStream:
+        """What the run streams, after item number `after`, as it comes."""
+        return RunStream(self._client, self.id, after)
+
     def children(self) -> list[Run[Any]]:
+        """The runs that it has started, oldest first."""
         return self._client.children(self.id)
 
     def send(self, name: str, payload: object = None, *, key: str | None = None) -> None:
@@ -153,7 +202,7 @@ class Run(Generic[R]):
 
     def pause(self, reason: str = "") -> None:
         """Let nothing new begin; what executes ends and is kept."""
-        self._client.control(self.id, "pause", reason)
+        self._client.pause(self.id, reason)
 
     def resume(self) -> None:
         """Go on after `pause`, or after the reason for STUCK was mended."""
@@ -190,8 +239,8 @@ class Run(Generic[R]):
 
     # -- the async edge: the same methods, off the caller's loop
 
-    async def aresult(self, timeout: float | None = None) -> R:
-        return await asyncio.to_thread(self.result, timeout)
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        return await in_own_thread(lambda given_up: self._client.result(self.id, timeout, given_up))
 
     async def astatus(self) -> Status:
         return await asyncio.to_thread(lambda: self.status)

@@ -13,13 +13,15 @@ import msgspec
 from holdfast.api.calls import Call
 from holdfast.codec import Codec
 from holdfast.core.context import current_step
-from holdfast.core.execution import Execution, PendingHook
+from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
+from holdfast.core.pending import PendingHook
 from holdfast.durations import SECOND, Duration, in_words, to_us
 from holdfast.errors import DecodeError, DefinitionError, HookPayloadError, HookTokenError, WrongContextError
 
 M = TypeVar("M")
 TOKEN_LIFETIME = 30 * 86_400 * SECOND
+KEY_LIMIT = 200  # what the store keeps of a value to find runs by
 
 _models: dict[str, Any] = {}
 
@@ -97,9 +99,10 @@ def ask_hook(name: str, timeout: Duration | None, key: str | None, model: Any) -
             )
         raise WrongContextError(f"hook({name!r}) works in a run; in a test, use holdfast.testing.TestApp")
     if not loop.execution.durable:
-        raise WrongContextError(f"hook({name!r}) needs a history, and this workflow has durable=False")
-    if not name:
-        raise DefinitionError(f"hook({name!r}): give the hook a name")
+        raise WrongContextError(
+            f"hook({name!r}) needs a history, and this workflow has durable=False; make it durable=True"
+        )
+    _check_address(name, key)
     us = None if timeout is None else to_us(timeout, "timeout")
     return HookCall(loop.execution, name, us, key or "", model if model is not None else _models.get(name))
 
@@ -128,8 +131,10 @@ class HookDefinition(Generic[M]):
 
 def define_hook(name: str, payload: type[M]) -> HookDefinition[M]:
     """A hook whose payloads are checked against a model when they are sent."""
+    _check_address(name, None)
     known = _models.get(name)
-    if known is not None and known is not payload and known.__qualname__ != getattr(payload, "__qualname__", None):
+    # The same name in the same place is the same class, loaded again.
+    if known is not None and known != payload and _title(known) != _title(payload):
         raise DefinitionError(f"hook {name!r} is defined with payload {known!r} already; use another name")
     _models[name] = payload
     return HookDefinition(name, payload)
@@ -142,10 +147,21 @@ def encode_payload(codec: Codec, name: str, payload: object) -> bytes:
         try:
             payload = codec.from_plain(payload, model)
         except DecodeError as error:
-            raise HookPayloadError(f"hook {name!r} takes {model.__name__}: {error}") from None
+            raise HookPayloadError(f"hook {name!r} takes {_title(model)}: {error}") from None
     elif model is not None:
-        codec.types.register(model)
+        codec.types.learn_hint(model)
     return codec.encode(payload, f"the payload of hook {name!r}")
+
+
+def _check_address(name: str, key: str | None) -> None:
+    if type(name) is not str or not name:
+        raise DefinitionError(f"hook({name!r}): give the hook a name")
+    if key is not None and (type(key) is not str or not 0 < len(key) <= KEY_LIMIT):
+        raise DefinitionError(f"hook({name!r}, key={key!r}): a key is a text of 1 to {KEY_LIMIT} characters")
+
+
+def _title(model: Any) -> str:
+    return str(getattr(model, "__qualname__", model))
 
 
 class Token(msgspec.Struct, array_like=True):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any
 
 from holdfast.api.calls import Call
 from holdfast.core.loop import Task, running
 from holdfast.durations import Duration, to_us
 
 
-def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
+def sleep(duration: Duration) -> Coroutine[None, None, None]:
     """Wait. In a workflow it is durable and holds nothing; in a step it is an ordinary sleep."""
     us = to_us(duration, "sleep")
     loop = running()

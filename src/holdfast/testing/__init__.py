@@ -1,7 +1,9 @@
-"""Test workflows without a database and without waiting: `TestApp` is an in-memory world with skipped time."""
+"""Test workflows without a database and without waiting: `TestApp` is an in-memory world with skipped time.
+`StoreContract` is for whoever writes a store."""
 
 from __future__ import annotations
 
+from holdfast.testing.contract import MovableClock, StoreContract
 from holdfast.testing.world import TestApp
 
-__all__ = ["TestApp"]
+__all__ = ["MovableClock", "StoreContract", "TestApp"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from queue import Empty
@@ -15,22 +16,27 @@ class SkippingClock:
         self._now = start
         self._horizon: int | None = None
         self._waiting = 0
+        self._held_up = 0
         self._stalls = 0
         self._idle = False
         self._changed = threading.Condition()
         self.wake: Callable[[], None] = lambda: None
+        self.has_failed: Callable[[], bool] = lambda: False
 
     def now(self) -> int:
         return self._now
 
-    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: bool) -> Any:
+    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int) -> Any:
         """Called by the engine when it has nothing to do."""
         try:
             return get(0.0005)
         except Empty:
             pass
         with self._changed:
-            if not busy:
+            # Whoever lets time pass has sent what it had to send before that: it is here now, or was nothing.
+            with contextlib.suppress(Empty):
+                return get(0)
+            if busy <= self._held_up:
                 if due is not None and (self._waiting or (self._horizon is not None and due <= self._horizon)):
                     self._now = max(self._now, due)
                     raise Empty
@@ -50,21 +56,26 @@ class SkippingClock:
         with self._changed:
             self._horizon = self._now + by
             self.wake()
-            if not self._changed.wait_for(lambda: self._horizon is None and self._idle, timeout=60):
-                raise TimeoutError(
-                    "steps have been executing for 60 s; a step that waits for something can't be skipped"
-                )
+            self._wait_for(lambda: self._horizon is None and self._idle)
 
     def settle(self) -> None:
         """Wait until everything that can happen without time passing has happened."""
         with self._changed:
             stalls = self._stalls
             self.wake()
-            self._changed.wait_for(lambda: self._stalls > stalls and self._idle, timeout=60)
+            self._wait_for(lambda: self._stalls > stalls and self._idle)
 
-    def waiting(self, by: int) -> None:
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        for _ in range(600):
+            if self._changed.wait_for(condition, timeout=0.1) or self.has_failed():
+                return
+        raise TimeoutError("steps have been executing for 60 s; a step that waits for something can't be skipped")
+
+    def waiting(self, by: int, *, in_step: bool = False) -> None:
+        """Somebody waits for a run (`by` is 1) or no longer does (-1). A step that does is not at work meanwhile."""
         with self._changed:
             self._waiting += by
+            self._held_up += by if in_step else 0
             self._stalls = 0
         self.wake()
 

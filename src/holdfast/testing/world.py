@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
 import threading
@@ -13,8 +14,10 @@ from typing import Any
 from holdfast.api.client import Client
 from holdfast.api.functions import Step
 from holdfast.api.handles import Run
+from holdfast.api.options import to_epoch
 from holdfast.app import App
 from holdfast.core import events as ev
+from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Greenlets
@@ -24,7 +27,7 @@ from holdfast.engine.reactor import Engine, Settings
 from holdfast.engine.records import RunOptions
 from holdfast.errors import ContinueAsNew, NondeterminismError
 from holdfast.executors.local import LocalExecutor
-from holdfast.ports import RunRow, Watch
+from holdfast.ports import Attempt, RunRow, Watch
 from holdfast.stores.doorbell import Intercom
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.clock import SkippingClock
@@ -49,8 +52,7 @@ class TestApp:
 
     def __init__(self, app: App, *, start: dt.datetime | None = None, check_replay: bool = True) -> None:
         self.app = app
-        begin = start or dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-        self.clock = SkippingClock((begin - _EPOCH) // dt.timedelta(microseconds=1))
+        self.clock = SkippingClock(to_epoch(start or dt.datetime(2030, 1, 1, tzinfo=dt.UTC), "start"))
         self._check_replay = check_replay
         self._replacements: dict[str, Callable[..., Any]] = {}
         self._failures: dict[str, list[tuple[int, BaseException]]] = {}
@@ -66,7 +68,7 @@ class TestApp:
         self.store = SqliteStore(app.name, ":memory:", self.clock)
         self.notifier = _SkippingIntercom(self)
         app.clock, app._store, app._notifier = self.clock, self.store, self.notifier
-        executor = LocalExecutor(self._find, app.codec, self.clock)
+        executor = _InProcessExecutor(self._find, app.codec, self.clock)
         self.engine = Engine(
             app,
             self.store,
@@ -78,8 +80,9 @@ class TestApp:
             isolate=False,
         )
         self.clock.wake = self.engine.wake
+        self.clock.has_failed = lambda: self.engine.failure is not None
         self.engine.start()
-        self._thread = threading.Thread(target=self.engine.run, name="holdfast-test-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run_engine, name="holdfast-test-engine", daemon=True)
         self._thread.start()
         return self
 
@@ -105,15 +108,29 @@ class TestApp:
 
     @property
     def now(self) -> dt.datetime:
+        """The time in this world."""
         return _EPOCH + dt.timedelta(microseconds=self.clock.now())
 
     def advance(self, by: Duration) -> None:
         """Let time pass. Timers, retries and timeouts that fall due happen in order."""
         self.clock.advance(to_us(by, "advance"))
+        self._check_engine()
 
     def settle(self) -> None:
         """Wait until everything that can happen without time passing has happened."""
         self.clock.settle()
+        self._check_engine()
+
+    def _run_engine(self) -> None:
+        with contextlib.suppress(BaseException):  # whoever waits for this world is told by `_check_engine`
+            self.engine.run()
+
+    def _check_engine(self) -> None:
+        """An engine that broke is an error of the test, instead of a wait for ever."""
+        if self.engine.failure is not None:
+            raise RuntimeError("the engine of this TestApp has failed; its own error is the cause of this one") from (
+                self.engine.failure
+            )
 
     async def aadvance(self, by: Duration) -> None:
         await asyncio.to_thread(self.advance, by)
@@ -215,6 +232,14 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
     return execution
 
 
+class _InProcessExecutor(LocalExecutor):
+    """Steps of all pools run in this process, where they can be replaced and counted."""
+
+    def submit(self, attempt: Attempt) -> None:
+        attempt.pool = "thread"
+        super().submit(attempt)
+
+
 class _SkippingIntercom(Intercom):
     """Whoever waits for a run lets time skip, and is told if nothing can happen any more."""
 
@@ -231,14 +256,20 @@ class _SkippingWatch(Watch):
         self._world = world
         self._inner = inner
         self._run_id = run_id
-        world.clock.waiting(1)
+        self._in_step = current_step.get() is not None
+        world.clock.waiting(1, in_step=self._in_step)
 
     def wait(self, timeout: float) -> bool:
         if self._inner.wait(min(timeout, 0.02)):
             return True
-        if self._world.clock.stalls > 3:
+        self._world._check_engine()
+        if self._world.clock.stalls > 3 and not self._in_step:
             row = self._world.store.get(self._run_id)
             if row is not None and row.status not in ("SUCCESS", "FAILURE", "CANCELLED", "STUCK"):
+                if row.workflow not in self._world.engine.names:
+                    raise TimeoutError(
+                        f"workflow {row.workflow!r} was defined after the TestApp was entered; define it before"
+                    )
                 raise TimeoutError(
                     f"run {self._run_id} is {row.status} ({row.reason or 'nothing is due'}) and nothing more will happen in "
                     "this test; send the hook it waits for, or resume it"
@@ -246,5 +277,5 @@ class _SkippingWatch(Watch):
         return False
 
     def close(self) -> None:
-        self._world.clock.waiting(-1)
+        self._world.clock.waiting(-1, in_step=self._in_step)
         self._inner.close()

@@ -1,0 +1,196 @@
+"""Options as people give them, checked where they are written: of a step, of a workflow, of one call."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from holdfast.core.context import current_step
+from holdfast.core.definitions import Backoff, Errors, StepOptions, WorkflowOptions
+from holdfast.durations import Duration, to_us
+from holdfast.errors import ArgumentError, DefinitionError
+
+IfExists = Literal["return", "error", "restart"]
+OnParentClose = Literal["cancel", "abandon"]
+
+NAME_LIMIT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """What is said about one call, beside its arguments. Wrong values are refused when it is made."""
+
+    id: str | None = None
+    delay: Duration | None = None
+    at: dt.datetime | None = None
+    priority: int = 0
+    timeout: Duration | None = None
+    max_retries: int | None = None
+    queue: str | None = None
+    if_exists: IfExists = "return"
+    on_parent_close: OnParentClose = "cancel"
+    again: bool = False  # an earlier attempt of the step that starts it may have done so
+
+    def __post_init__(self) -> None:
+        if self.id is not None:
+            check_id(self.id)
+        if self.delay is not None:
+            if self.at is not None:
+                raise DefinitionError("delay= and at= both say when to begin; give one of them")
+            _duration("delay", self.delay)
+        if self.at is not None:
+            to_epoch(self.at, "at")
+        _priority(self.priority)
+        _timeout("timeout", self.timeout)
+        if self.max_retries is not None:
+            _count("max_retries", self.max_retries)
+        _choice("if_exists", self.if_exists, ("return", "error", "restart"))
+        _choice("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
+
+    def with_id_in_step(self, name: str) -> StartOptions:
+        """In a step, what it starts gets an id that its next attempt will find again."""
+        context = current_step.get()
+        if context is None or self.id is not None:
+            return self
+        return replace(self, id=context.next_child_id(name), again=True)
+
+
+def step_options(given: dict[str, Any]) -> StepOptions:
+    options = {"retry_delay": "fixed", "retry_jitter": 0.0, "retry_max_delay": None, "timeout": "60s", **given}
+    backoff = _backoff(options.pop("retry_delay"), options.pop("retry_jitter"), options.pop("retry_max_delay"))
+    _refuse_unknown(options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay"))
+    return StepOptions(
+        max_retries=_count("max_retries", options.pop("max_retries", 3)),
+        backoff=backoff,
+        timeout=_timeout("timeout", options.pop("timeout")),
+        stall_timeout=_timeout("stall_timeout", options.pop("stall_timeout", None)),
+        retry_for=_errors("retry_for", options.pop("retry_for", None)),
+        no_retry_for=_errors("no_retry_for", options.pop("no_retry_for", ())) or (),
+        pool=_choice("pool", options.pop("pool", "thread"), ("thread", "process")),
+        force_local=_yes_or_no("force_local", options.pop("force_local", False)),
+        max_losses=_count("max_losses", options.pop("max_losses", 3)),
+        **options,
+    )
+
+
+def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
+    options = {"retry_delay": 0, "retain": "30d", **given}
+    delay, retain = options.pop("retry_delay"), options.pop("retain")
+    _refuse_unknown(options, WorkflowOptions, ("retry_delay",))
+    return WorkflowOptions(
+        max_retries=_count("max_retries", options.pop("max_retries", 0)),
+        backoff=_backoff(delay),
+        retry_for=_errors("retry_for", options.pop("retry_for", None)),
+        timeout=_timeout("timeout", options.pop("timeout", None)),
+        durable=_yes_or_no("durable", options.pop("durable", True)),
+        retain=None if retain is None else _duration("retain", retain),
+    )
+
+
+def check_name(what: str, name: Any) -> None:
+    """A name is part of the ids of children, and is shown in lists."""
+    if type(name) is not str or not name or len(name) > NAME_LIMIT or not name.isprintable() or " " in name:
+        raise DefinitionError(
+            f"{what} name={name!r}: a name is a text of 1 to {NAME_LIMIT} printable characters without spaces"
+        )
+
+
+def check_call(
+    what: str, signature: inspect.Signature | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as they are recorded: the same for the same call, however it is spelled. Wrong ones are refused."""
+    if not isinstance(signature, inspect.Signature):
+        signature = inspect.signature(signature)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"{what}{signature}: {error}") from None
+    return bound.args, bound.kwargs
+
+
+def check_id(run_id: Any) -> None:
+    if type(run_id) is not str or not run_id or len(run_id) > 255 or not run_id.isprintable() or " " in run_id:
+        raise ArgumentError(f"id={run_id!r}: an id is a text of 1 to 255 printable characters without spaces")
+
+
+def to_epoch(moment: Any, what: str = "at") -> int:
+    """Microseconds since the epoch."""
+    if not isinstance(moment, dt.datetime):
+        raise ArgumentError(f"{what}={moment!r}: give a datetime with a time zone")
+    if moment.tzinfo is None:
+        raise ArgumentError(f"{what}={moment!r} has no time zone; give e.g. datetime(..., tzinfo=timezone.utc)")
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+def _refuse_unknown(options: dict[str, Any], kind: type[Any], more: tuple[str, ...]) -> None:
+    known = {field.name for field in fields(kind)} - {"backoff"} | {"name", *more}
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise DefinitionError(f"there is no option {unknown[0]!r}; known: {', '.join(sorted(known))}")
+
+
+def _backoff(delay: Any, jitter: Any = 0.0, cap: Any = None) -> Backoff:
+    try:
+        return Backoff.read(delay, jitter, cap)
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(str(error)) from None
+
+
+def _duration(what: str, value: Any) -> int:
+    try:
+        return to_us(value, what)
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(str(error)) from None
+
+
+def _timeout(what: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    us = _duration(what, value)
+    if us == 0:
+        raise DefinitionError(f"{what}={value!r} leaves no time at all; give more, or None for no limit")
+    return us
+
+
+def _count(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise DefinitionError(f"{what}={value!r}: give a number of 0 or more")
+    return value
+
+
+def _priority(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
+        raise DefinitionError(
+            f"priority={value!r}: give a whole number from 0, which is the default; higher goes first"
+        )
+
+
+def _yes_or_no(what: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise DefinitionError(f"{what}={value!r}: give True or False")
+    return value
+
+
+def _choice(what: str, value: Any, choices: tuple[str, ...]) -> Any:
+    if value not in choices:
+        *first, last = map(repr, choices)
+        raise DefinitionError(f"{what}={value!r}: give {', '.join(first)} or {last}")
+    return value
+
+
+def _errors(what: str, value: Any) -> Errors | None:
+    if value is None:
+        return None
+    if not isinstance(value, type | Iterable):
+        raise DefinitionError(f"{what}={value!r}: give an exception class, or a list of them")
+    classes = (value,) if isinstance(value, type) else tuple(value)
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            raise DefinitionError(f"{what}: {cls!r} is not an exception class")
+    return classes
+
+
+NO_OPTIONS = StartOptions()

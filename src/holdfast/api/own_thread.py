@@ -1,0 +1,43 @@
+"""Waiting for long, for async code: on a thread of its own. asyncio's pool has so few that a handful of callers
+who wait for runs would keep everybody else from sending the very messages that those runs wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def in_own_thread(wait: Callable[[threading.Event], T]) -> T:
+    """What `wait` returns or raises. If the caller is cancelled the event is set, and `wait` should come back."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+    given_up = threading.Event()
+    context = contextvars.copy_context()
+
+    def settle(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not done.done():
+            set_outcome(outcome)
+
+    def tell(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the caller's loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, set_outcome, outcome)
+
+    def work() -> None:
+        try:
+            found = context.run(wait, given_up)
+        except BaseException as error:  # whatever it is, it is the caller's
+            tell(done.set_exception, error)
+        else:
+            tell(done.set_result, found)
+
+    threading.Thread(target=work, name="holdfast-wait", daemon=True).start()
+    try:
+        return await done
+    finally:
+        given_up.set()

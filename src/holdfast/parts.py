@@ -1,0 +1,50 @@
+"""The parts an app is put together from, by URL: store, notifier, executor, engine.
+
+Apart from `app.py` because programs that only define or start things should not pay for importing an engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core.registry import Definitions
+from holdfast.engine.reactor import Engine, Settings
+from holdfast.errors import StoreUnavailableError
+from holdfast.executors.local import LocalExecutor
+from holdfast.ports import Clock, Notifier, Store
+from holdfast.stores.doorbell import Doorbell, Intercom
+from holdfast.stores.sqlite import SqliteStore
+
+
+def open_store(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+    """A store and its notifier from a URL."""
+    scheme = url.partition("://")[0] if "://" in url else "sqlite"
+    if scheme != "sqlite":
+        raise StoreUnavailableError(
+            f"{url!r}: this version knows SQLite files; give a path, sqlite:///path or ':memory:'"
+        )
+    store = SqliteStore(app, url, clock)
+    return store, Intercom() if store.in_memory else Doorbell(store, store.path)
+
+
+def build_engine(
+    app: Definitions,
+    store: Store,
+    notifier: Notifier,
+    clock: Clock,
+    *,
+    build: str,
+    concurrency: int,
+    processes: int | None,
+    settings: Settings | None,
+    description: dict[str, Any] | None,
+) -> Engine:
+    """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
+    describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
+    executor = LocalExecutor(
+        app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
+        child_command=describe,
+    )  # fmt: skip
+    return Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None)

@@ -1,0 +1,684 @@
+"""What every store has to do, as tests. A backend subclasses `StoreContract` and gives a `store` fixture:
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self, tmp_path):
+            store = MyStore("orders", tmp_path, self.clock)
+            yield store
+            store.close()
+
+The fixture's store is empty, belongs to the app `orders`, and takes its time from `self.clock`. Only the port is used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from queue import Empty
+from typing import Any
+
+from holdfast.errors import EncodeError, Fenced, StoreError
+from holdfast.ports import (
+    Change,
+    Claimed,
+    Message,
+    NewRun,
+    Record,
+    RunQuery,
+    RunRow,
+    Status,
+    Store,
+    WorkerRow,
+)
+
+SECOND = 1_000_000
+LEASE = 10 * SECOND
+NAMES = ("ship", "bill")
+
+
+class MovableClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self._now = 1_900_000_000 * SECOND
+
+    def now(self) -> int:
+        return self._now
+
+    def move(self, us: int) -> None:
+        self._now += us
+
+    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: bool) -> Any:
+        raise Empty
+
+
+def raised(kind: type[BaseException], function: Callable[..., Any], *args: Any) -> bool:
+    """Whether a call raises an error of that kind."""
+    try:
+        function(*args)
+    except kind:
+        return True
+    return False
+
+
+def record(seq: int, kind: str = "Thing", payload: bytes = b"") -> Record:
+    return Record(seq, kind, "", "", 0, 1, "w", seq, payload or b'{"seq":%d}' % seq)
+
+
+class StoreContract:
+    """Tests of the Store port, for every backend the same."""
+
+    @functools.cached_property
+    def clock(self) -> MovableClock:
+        return MovableClock()
+
+    # -- arranging
+
+    def new(self, run_id: str = "r", **given: Any) -> NewRun:
+        now = self.clock.now()
+        run = NewRun(id=run_id, workflow="ship", records=[record(1)], wake_at=now, created_at=now, fingerprint=b"f")
+        for name, value in given.items():
+            setattr(run, name, value)
+        return run
+
+    def worker(self, store: Store, worker_id: str = "w1", build: str = "1", names: Sequence[str] = NAMES) -> str:
+        store.register(
+            WorkerRow(
+                id=worker_id, app=store.app, host="h", pid=1, build=build, names=list(names), address=f"{worker_id}-bell"
+            ),
+            LEASE,
+        )  # fmt: skip
+        return worker_id
+
+    def claim(
+        self, store: Store, worker_id: str = "w1", limit: int = 10, names: Sequence[str] = NAMES
+    ) -> list[Claimed]:
+        return store.commit(worker_id, [], limit, names)
+
+    def owned(self, store: Store, run_id: str = "r", **given: Any) -> RunRow:
+        """A run that worker w1 owns."""
+        if not store.workers():
+            self.worker(store)
+        store.create(self.new(run_id, **given))
+        (claimed,) = self.claim(store)
+        return claimed.row
+
+    def change(self, store: Store, row: RunRow, **parts: Any) -> None:
+        store.commit(row.owner or "", [Change(no=row.no, **parts)], 0, NAMES)
+
+    def leave(self, store: Store, row: RunRow, status: str, **columns: Any) -> None:
+        """Let a run go with that status."""
+        held = int(status in (Status.PAUSED, Status.STUCK))
+        finished = self.clock.now() if Status(status).is_final else None
+        columns = {"status": status, "held": held, "finished_at": finished, "wake_at": None, **columns}
+        self.change(store, row, columns={"owner": None, **columns})
+
+    def row(self, store: Store, run_id: str = "r") -> RunRow:
+        row = store.get(run_id)
+        assert row is not None
+        return row
+
+    # -- the store as a whole
+
+    def test_time_is_the_clocks(self, store: Store) -> None:
+        before = store.now()
+        self.clock.move(SECOND)
+        assert store.now() == before + SECOND
+
+    def test_the_secret_stays_the_same(self, store: Store) -> None:
+        assert len(store.secret()) >= 16
+        assert store.secret() == store.secret()
+
+    def test_an_empty_store_knows_nothing(self, store: Store) -> None:
+        assert store.get("r") is None
+        assert store.payloads("r") == []
+        assert store.data("r") == {}
+        assert store.attributes("r", "progress") == {}
+        assert store.find_hook("k") == []
+        assert store.runs(RunQuery()) == []
+        assert store.workers() == []
+        assert store.addresses() == []
+        assert store.next_wake(NAMES) is None
+        assert store.collect(10) == 0
+        assert store.delete("r") is None
+
+    # -- creating
+
+    def test_a_created_run_is_there_with_its_history(self, store: Store) -> None:
+        attributes = [("data.customer", "42", b"42")]
+        run = self.new(records=[record(1), record(2)], priority=3, options=b'{"queue":"q"}', attributes=attributes)
+        assert store.create(run) is None
+        row = self.row(store)
+        assert (row.app, row.id, row.workflow, row.status) == ("orders", "r", "ship", Status.PENDING)
+        assert (row.wake_at, row.priority, row.options, row.fingerprint) == (run.wake_at, 3, b'{"queue":"q"}', b"f")
+        assert (row.owner, row.attempt, row.losses, row.base_seq) == (None, 1, 0, 1)
+        assert store.payloads("r") == [b'{"seq":1}', b'{"seq":2}']
+        assert store.data("r") == {"customer": b"42"}
+
+    def test_an_id_that_is_taken_stays_as_it_is(self, store: Store) -> None:
+        store.create(self.new())
+        taken = store.create(self.new(workflow="bill", fingerprint=b"other", records=[record(1), record(2)]))
+        assert taken is not None
+        assert (taken.workflow, taken.fingerprint) == ("ship", b"f")
+        assert len(store.payloads("r")) == 1
+        assert store.create(self.new(workflow="bill"), replace=True) is not None, "it has not ended"
+        assert self.row(store).workflow == "ship"
+
+    def test_a_run_that_has_ended_can_be_replaced_and_nothing_of_it_is_left(self, store: Store) -> None:
+        row = self.owned(store, records=[record(1), record(2)])
+        self.change(store, row, attributes=[("data.x", "1", b"1")])
+        self.leave(store, row, Status.SUCCESS)
+        store.post(Message(run_id="r", kind="retry", control=True, late=True))
+        assert store.create(self.new(workflow="bill"), replace=True) is None
+        assert self.row(store).workflow == "bill"
+        assert self.row(store).no != row.no, "numbers are never used again"
+        assert store.payloads("r") == [b'{"seq":1}']
+        assert store.data("r") == {}
+        (claimed,) = self.claim(store)
+        assert claimed.letters == []
+
+    def test_numbers_are_never_used_again(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.SUCCESS)
+        store.delete("r")
+        store.create(self.new())
+        assert self.row(store).no != row.no
+
+    # -- committing
+
+    def test_a_commit_does_all_of_a_change(self, store: Store) -> None:
+        row = self.owned(store)
+        store.create(self.new("other", wake_at=self.clock.now() + SECOND))
+        store.post(Message(run_id="r", kind="hook"))
+        (letter,) = store.letters("w1")
+        self.change(
+            store,
+            row,
+            records=[record(2), record(3)],
+            consumed=[letter.id],
+            columns={"status": Status.WAITING, "reason": "hook 'x'", "build": "b", "losses": 2},
+            children=[self.new("child", parent_id="r", parent_cmd="1c0")],
+            messages=[Message(run_id="other", kind="cancel", control=True), Message(run_id="child", kind="cancel")],
+            attributes=[("hook", "k", b'["x"]'), ("data.a", "1", b"1")],
+        )
+        after = self.row(store)
+        assert (after.status, after.reason, after.build, after.losses) == (Status.WAITING, "hook 'x'", "b", 2)
+        assert [seq["seq"] for seq in map(_decode, store.payloads("r"))] == [1, 2, 3]
+        assert store.letters("w1") == []
+        assert self.row(store, "child").parent_id == "r"
+        assert store.find_hook("k") == [("r", "x")]
+        claimed = {one.row.id: one for one in self.claim(store)}
+        assert [letter.kind for letter in claimed["other"].letters] == ["cancel"]
+        assert [letter.kind for letter in claimed["child"].letters] == ["cancel"]
+
+    def test_a_commit_that_fails_does_nothing(self, store: Store) -> None:
+        one, two = self.owned(store, "one"), self.owned(store, "two")
+        store.post(Message(run_id="one", kind="hook"))
+        (letter,) = store.letters("w1")
+        good = Change(
+            no=one.no,
+            records=[record(2)],
+            consumed=[letter.id],
+            columns={"status": Status.WAITING},
+            children=[self.new("child")],
+            messages=[Message(run_id="two", kind="hook")],
+            attributes=[("data.a", "1", b"1")],
+        )
+        bad = Change(no=two.no, records=[record(1)])  # the number is taken
+        store.create(self.new("waiting"))
+        assert raised(StoreError, store.commit, "w1", [good, bad], 10, NAMES)
+        assert len(store.payloads("one")) == 1
+        assert self.row(store, "one").status == Status.RUNNING
+        assert store.get("child") is None
+        assert [found.id for found in store.letters("w1")] == [letter.id]
+        assert store.data("one") == {}
+        assert self.row(store, "waiting").owner is None
+        assert store.commit("w1", [good], 0, NAMES) == [], "and can be repeated"
+        assert len(store.payloads("one")) == 2
+
+    def test_a_value_that_can_not_be_kept_is_refused_and_nothing_written(self, store: Store) -> None:
+        row = self.owned(store)
+        for columns in ({"reason": "\ud800"}, {"attempt": 2**70}):
+            change = Change(no=row.no, records=[record(2)], columns=columns)
+            assert raised(EncodeError, store.commit, "w1", [change], 0, NAMES)
+        assert raised(EncodeError, store.create, self.new("\ud800"))
+        assert raised(EncodeError, store.post, Message(run_id="r", kind="\ud800"))
+        assert len(store.payloads("r")) == 1
+        assert len(store.runs(RunQuery())) == 1
+
+    def test_a_time_beyond_all_times_is_never(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.WAITING, wake_at=10**30, expires_at=10**30)
+        store.create(self.new("later", wake_at=10**30))
+        assert self.claim(store) == []
+        assert (store.next_wake(NAMES) or 0) > self.clock.now()
+        assert store.collect(10) == 0
+
+    def test_a_child_whose_id_is_taken_is_left_and_its_parent_told(self, store: Store) -> None:
+        row = self.owned(store)
+        store.create(self.new("child", workflow="bill", wake_at=self.clock.now() + SECOND))
+        told = Message(run_id="r", kind="child", body=b'{"taken":1}')
+        self.change(store, row, children=[self.new("child", if_taken=told)])
+        assert self.row(store, "child").workflow == "bill"
+        assert [letter.body for letter in store.letters("w1")] == [b'{"taken":1}']
+        self.change(store, row, children=[self.new("child")])
+        assert len(store.letters("w1")) == 1
+
+    def test_messages_to_nobody_are_dropped(self, store: Store) -> None:
+        ended, row = self.owned(store, "ended"), self.owned(store)
+        self.leave(store, ended, Status.FAILURE)
+        messages = [
+            Message(run_id="nobody", kind="cancel"),
+            Message(run_id="ended", kind="cancel"),
+            Message(run_id="ended", kind="watch", control=True, late=True),
+        ]
+        self.change(store, row, messages=messages)
+        (claimed,) = self.claim(store)
+        assert (claimed.row.id, [letter.kind for letter in claimed.letters]) == ("ended", ["watch"])
+
+    # -- fencing
+
+    def test_who_was_declared_dead_can_not_write(self, store: Store) -> None:
+        row = self.owned(store)
+        self.worker(store, "w2")
+        store.create(self.new("waiting"))
+        store.let_go("w1")
+        assert store.bury("w2") == ["w1"]
+        change = Change(no=row.no, records=[record(2)], columns={"status": Status.SUCCESS})
+        assert raised(Fenced, store.commit, "w1", [change], 10, NAMES)
+        assert raised(Fenced, store.commit, "w1", [], 10, NAMES)
+        assert len(store.payloads("r")) == 1
+        assert self.row(store).status == Status.PENDING
+        assert self.row(store, "waiting").owner is None
+        assert not store.beat("w1", LEASE)
+
+    def test_who_never_registered_can_not_write(self, store: Store) -> None:
+        store.create(self.new())
+        assert raised(Fenced, store.commit, "stranger", [], 10, NAMES)
+
+    # -- claiming
+
+    def test_a_run_that_is_due_is_claimed_once(self, store: Store) -> None:
+        self.worker(store)
+        self.worker(store, "w2")
+        store.create(self.new(records=[record(1), record(2)]))
+        (claimed,) = self.claim(store)
+        assert claimed.payloads == [b'{"seq":1}', b'{"seq":2}']
+        row = self.row(store)
+        assert (row.owner, row.status, row.wake_at, row.started_at) == ("w1", Status.RUNNING, None, self.clock.now())
+        assert claimed.row == row
+        assert self.claim(store, "w2") == []
+        assert self.claim(store) == []
+
+    def test_a_run_is_not_claimed_before_it_is_due(self, store: Store) -> None:
+        self.worker(store)
+        store.create(self.new(wake_at=self.clock.now() + SECOND))
+        assert self.claim(store) == []
+        self.clock.move(SECOND)
+        assert len(self.claim(store)) == 1
+
+    def test_only_workflows_that_are_known_are_claimed(self, store: Store) -> None:
+        self.worker(store)
+        store.create(self.new("one", workflow="other"))
+        store.create(self.new("two", workflow="bill"))
+        assert [claimed.row.id for claimed in self.claim(store)] == ["two"]
+        assert self.claim(store, names=()) == []
+
+    def test_no_more_are_claimed_than_asked_for_and_the_first_due_first(self, store: Store) -> None:
+        self.worker(store)
+        now = self.clock.now()
+        for run_id, due in (("late", now), ("first", now - 60 * SECOND), ("second", now - 30 * SECOND)):
+            store.create(self.new(run_id, wake_at=due))
+        assert self.claim(store, limit=0) == []
+        assert {claimed.row.id for claimed in self.claim(store, limit=2)} == {"first", "second"}
+        assert [claimed.row.id for claimed in self.claim(store, limit=2)] == ["late"]
+
+    def test_replay_begins_at_the_base(self, store: Store) -> None:
+        row = self.owned(store)
+        self.change(store, row, records=[record(2), record(3)], columns={"base_seq": 3})
+        self.leave(store, row, Status.PENDING, wake_at=self.clock.now())
+        (claimed,) = self.claim(store)
+        assert claimed.payloads == [b'{"seq":3}']
+        assert len(store.payloads("r")) == 3
+
+    def test_a_message_makes_a_waiting_run_claimable(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.WAITING)
+        assert self.claim(store) == []
+        store.post(Message(run_id="r", kind="hook", body=b'{"n":1}'))
+        store.post(Message(run_id="r", kind="hook", body=b'{"n":2}'))
+        assert store.next_wake(NAMES) == 0
+        (claimed,) = self.claim(store)
+        assert claimed.row.status == Status.RUNNING
+        assert [letter.body for letter in claimed.letters] == [b'{"n":1}', b'{"n":2}']
+        assert store.next_wake(NAMES) is None
+
+    def test_a_held_run_is_woken_by_control_messages_alone(self, store: Store) -> None:
+        for status in (Status.PAUSED, Status.STUCK):
+            row = self.owned(store, status)
+            self.leave(store, row, status)
+            store.post(Message(run_id=status, kind="hook"))
+            assert self.claim(store) == []
+            assert store.next_wake(NAMES) is None
+            store.post(Message(run_id=status, kind="resume", control=True))
+            (claimed,) = self.claim(store)
+            assert claimed.row.status == status, "who claims it decides"
+            assert [letter.kind for letter in claimed.letters] == ["hook", "resume"]
+
+    def test_a_run_to_begin_later_is_woken_by_control_messages_alone(self, store: Store) -> None:
+        self.worker(store)
+        store.create(self.new(wake_at=self.clock.now() + SECOND))
+        store.post(Message(run_id="r", kind="hook"))
+        assert self.claim(store) == []
+        store.post(Message(run_id="r", kind="cancel", control=True))
+        assert len(self.claim(store)) == 1
+
+    def test_a_run_that_has_ended_is_claimed_for_late_messages(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.FAILURE)
+        assert store.post(Message(run_id="r", kind="retry", control=True, late=True)) == Status.FAILURE
+        (claimed,) = self.claim(store)
+        assert (claimed.row.status, [letter.kind for letter in claimed.letters]) == (Status.FAILURE, ["retry"])
+
+    def test_a_run_released_in_a_commit_may_be_claimed_in_it(self, store: Store) -> None:
+        row = self.owned(store)
+        columns = {"owner": None, "status": Status.RETRY, "wake_at": self.clock.now()}
+        (claimed,) = store.commit("w1", [Change(no=row.no, records=[record(2)], columns=columns)], 10, NAMES)
+        assert (claimed.row.owner, len(claimed.payloads)) == ("w1", 2)
+
+    # -- inboxes
+
+    def test_letters_are_those_of_ones_own_runs_oldest_first(self, store: Store) -> None:
+        self.worker(store)
+        self.worker(store, "w2")
+        store.create(self.new("one"))
+        self.claim(store)
+        store.create(self.new("two"))
+        self.claim(store, "w2")
+        for run_id, kind in (("one", "a"), ("two", "b"), ("one", "c")):
+            assert store.post(Message(run_id=run_id, kind=kind)) == Status.RUNNING
+        mine = store.letters("w1")
+        assert [letter.kind for letter in mine] == ["a", "c"]
+        assert [letter.kind for letter in store.letters("w1")] == ["a", "c"], "reading doesn't consume"
+        assert mine[0].run_no == self.row(store, "one").no
+        self.change(store, self.row(store, "one"), consumed=[mine[0].id])
+        assert [letter.kind for letter in store.letters("w1")] == ["c"]
+        assert [letter.kind for letter in store.letters("w2")] == ["b"]
+
+    def test_posting_to_nobody_or_to_the_dead_says_so(self, store: Store) -> None:
+        assert store.post(Message(run_id="nobody", kind="hook")) is None
+        row = self.owned(store)
+        self.leave(store, row, Status.SUCCESS)
+        assert store.post(Message(run_id="r", kind="hook")) == Status.SUCCESS
+        assert self.claim(store) == []
+
+    def test_of_messages_that_say_the_same_one_is_kept(self, store: Store) -> None:
+        row, other = self.owned(store), self.owned(store, "other")
+        for body in (b"1", b"2"):
+            store.post(Message(run_id="r", kind="hook", body=body, dedupe="token"))
+        store.post(Message(run_id="other", kind="hook", body=b"3", dedupe="token"))
+        self.change(store, other, messages=[Message(run_id="r", kind="hook", body=b"4", dedupe="token")])
+        assert [(letter.run_no, letter.body) for letter in store.letters("w1")] == [(row.no, b"1"), (other.no, b"3")]
+
+    def test_orders_are_the_control_messages_that_wait(self, store: Store) -> None:
+        self.owned(store)
+        store.post(Message(run_id="r", kind="hook"))
+        store.post(Message(run_id="r", kind="pause", control=True))
+        assert store.orders("r") == ["pause"]
+        assert store.orders("nobody") == []
+
+    # -- what runs can be found by
+
+    def test_a_datum_has_one_value_and_a_hook_may_have_many(self, store: Store) -> None:
+        row = self.owned(store)
+        self.change(store, row, attributes=[("data.a", "1", b"1"), ("hook", "k1", b'["x"]'), ("hook", "k2", b'["y"]')])
+        self.change(store, row, attributes=[("data.a", "2", b"2"), ("data.b", '"t"', b'"t"')])
+        assert store.data("r") == {"a": b"2", "b": b'"t"'}
+        assert store.attributes("r", "hook") == {"k1": b'["x"]', "k2": b'["y"]'}
+        assert store.find_hook("k2") == [("r", "y")]
+        self.change(store, row, dropped_attributes=[("hook", "k2")])
+        assert store.find_hook("k2") == []
+        assert [found.id for found in store.runs(RunQuery(data={"a": "2"}))] == ["r"]
+        assert store.runs(RunQuery(data={"a": "1"})) == []
+        assert store.runs(RunQuery(data={"a": "2", "b": '"other"'})) == []
+
+    def test_an_attribute_dropped_and_set_in_one_change_is_set(self, store: Store) -> None:
+        row = self.owned(store)
+        self.change(store, row, attributes=[("hook", "k", b'["x"]')])
+        self.change(store, row, dropped_attributes=[("hook", "k")], attributes=[("hook", "k", b'["y"]')])
+        assert store.find_hook("k") == [("r", "y")]
+
+    def test_long_values_are_found_too(self, store: Store) -> None:
+        row = self.owned(store)
+        value = "x" * 5_000
+        self.change(store, row, attributes=[("data.long", value, value.encode())])
+        assert store.data("r") == {"long": value.encode()}
+        assert len(store.runs(RunQuery(data={"long": value}))) == 1
+        assert store.runs(RunQuery(data={"long": value + "y"})) == []
+
+    def test_lists_are_paged_newest_first(self, store: Store) -> None:
+        for number in range(7):
+            store.create(self.new(f"r{number}"))
+        first = store.runs(RunQuery(limit=3))
+        assert [row.id for row in first] == ["r6", "r5", "r4"]
+        store.create(self.new("newer"))
+        second = store.runs(RunQuery(limit=3, after=first[-1].no))
+        assert [row.id for row in second] == ["r3", "r2", "r1"], "a page is not moved by what came since"
+        assert [row.id for row in store.runs(RunQuery(limit=3, after=second[-1].no))] == ["r0"]
+
+    def test_lists_are_filtered(self, store: Store) -> None:
+        self.worker(store)
+        store.create(self.new("a-1"))
+        (claimed,) = self.claim(store)
+        self.leave(store, claimed.row, Status.SUCCESS)
+        self.clock.move(SECOND)
+        since = self.clock.now()
+        store.create(self.new("a-2", workflow="bill", parent_id="a-1"))
+        self.claim(store)
+        store.create(self.new("b_1"))
+
+        def ids(**given: Any) -> list[str]:
+            return [row.id for row in store.runs(RunQuery(**given))]
+
+        assert ids() == ["b_1", "a-2", "a-1"]
+        assert ids(statuses=[Status.SUCCESS]) == ["a-1"]
+        assert ids(statuses=[Status.SUCCESS, Status.PENDING]) == ["b_1", "a-1"]
+        assert ids(workflow="bill") == ["a-2"]
+        assert ids(parent="a-1") == ["a-2"]
+        assert ids(since=since) == ["b_1", "a-2"]
+        assert ids(prefix="a-") == ["a-2", "a-1"]
+        assert ids(prefix="b%") == []
+        assert ids(owner="w1") == ["a-2"]
+        assert ids(prefix="a-", statuses=[Status.SUCCESS]) == ["a-1"]
+
+    def test_a_history_can_be_read_in_part(self, store: Store) -> None:
+        store.create(self.new(records=[record(1, "A"), record(2, "B"), record(3, "A")]))
+        assert store.payloads("r", after=1) == [b'{"seq":2}', b'{"seq":3}']
+        assert store.payloads("r", kinds=["A"]) == [b'{"seq":1}', b'{"seq":3}']
+        assert store.payloads("r", after=1, kinds=["A"]) == [b'{"seq":3}']
+
+    def test_texts_and_payloads_come_back_as_they_were(self, store: Store) -> None:
+        payload = bytes(range(256)) * 4_000
+        name = 'naïve "名前" \\ % _ \x00 \U0001f600'
+        self.worker(store)
+        store.create(self.new(name, records=[record(1, payload=payload)]))
+        assert store.payloads(name) == [payload]
+        (claimed,) = self.claim(store)
+        self.change(store, claimed.row, columns={"reason": name, "owner": None, "status": Status.WAITING})
+        assert self.row(store, name).reason == name
+
+    # -- deleting
+
+    def test_what_has_ended_or_is_held_can_be_deleted(self, store: Store) -> None:
+        for status in (Status.SUCCESS, Status.FAILURE, Status.CANCELLED, Status.PAUSED, Status.STUCK):
+            row = self.owned(store)
+            self.change(store, row, attributes=[("data.x", "1", b"1"), ("hook", "k", b'["x"]')])
+            self.leave(store, row, status)
+            store.post(Message(run_id="r", kind="retry", control=True, late=True))
+            assert store.delete("r") == status
+            assert store.get("r") is None
+            assert store.payloads("r") == []
+            assert store.find_hook("k") == []
+            assert store.next_wake(NAMES) is None
+
+    def test_what_goes_on_is_not_deleted(self, store: Store) -> None:
+        store.create(self.new(wake_at=self.clock.now() + SECOND))
+        assert store.delete("r") == Status.PENDING
+        self.clock.move(SECOND)
+        self.worker(store)
+        (claimed,) = self.claim(store)
+        assert store.delete("r") == Status.RUNNING
+        self.leave(store, claimed.row, Status.WAITING)
+        assert store.delete("r") == Status.WAITING
+        assert len(store.payloads("r")) == 1
+
+    def test_what_is_held_by_a_worker_is_not_deleted(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.FAILURE)
+        store.post(Message(run_id="r", kind="retry", control=True, late=True))
+        self.claim(store)
+        store.delete("r")
+        assert store.get("r") is not None
+
+    def test_collect_deletes_what_has_expired_in_batches(self, store: Store) -> None:
+        now = self.clock.now()
+        for number, expires in enumerate((now + SECOND, now + 2 * SECOND, now + 3 * SECOND, None)):
+            self.leave(store, self.owned(store, f"r{number}"), Status.SUCCESS, expires_at=expires)
+        assert store.collect(10) == 0
+        self.clock.move(2 * SECOND)
+        assert store.collect(1) == 1
+        assert store.collect(10) == 1
+        assert [row.id for row in store.runs(RunQuery())] == ["r3", "r2"]
+        assert store.payloads("r0") == []
+
+    # -- workers
+
+    def test_a_worker_is_known_until_it_says_goodbye(self, store: Store) -> None:
+        self.worker(store)
+        (row,) = store.workers()
+        assert (row.id, row.app, row.build, row.names) == ("w1", "orders", "1", list(NAMES))
+        assert (row.started_at, row.lease_until) == (self.clock.now(), self.clock.now() + LEASE)
+        assert store.addresses() == ["w1-bell"]
+        assert store.apps() == ["orders"]
+        store.unregister("w1")
+        assert store.workers() == []
+        assert store.addresses() == []
+
+    def test_who_says_goodbye_releases_its_runs_and_no_loss_is_counted(self, store: Store) -> None:
+        running, paused = self.owned(store, "running"), self.owned(store, "paused")
+        self.change(store, paused, columns={"status": Status.PAUSED, "held": 1})
+        store.unregister("w1")
+        row = self.row(store, "running")
+        assert (row.owner, row.status, row.losses) == (None, Status.PENDING, 0)
+        assert self.row(store, "paused").status == Status.PAUSED
+        self.worker(store, "w2")
+        (claimed,) = self.claim(store, "w2")
+        assert claimed.row.id == running.id
+
+    def test_a_worker_whose_lock_is_free_is_buried_at_once(self, store: Store) -> None:
+        running = self.owned(store, "running")
+        waiting, ended = self.owned(store, "waiting"), self.owned(store, "ended")
+        self.leave(store, waiting, Status.WAITING)
+        self.leave(store, ended, Status.SUCCESS)
+        self.worker(store, "w2")
+        assert store.bury("w2") == []
+        store.let_go("w1")
+        assert store.bury("w2", by_lease=False) == ["w1"]
+        assert [worker.id for worker in store.workers()] == ["w2"]
+        row = self.row(store, running.id)
+        assert (row.owner, row.status, row.losses) == (None, Status.PENDING, 1)
+        assert [self.row(store, run_id).losses for run_id in ("waiting", "ended")] == [0, 0]
+        (claimed,) = self.claim(store, "w2")
+        assert claimed.row.losses == 1
+        assert store.bury("w2") == [], "one is buried once"
+
+    def test_a_worker_whose_lease_has_run_out_is_buried(self, store: Store) -> None:
+        self.owned(store)
+        self.worker(store, "w2")
+        self.clock.move(LEASE // 2)
+        assert store.beat("w2", LEASE)
+        self.clock.move(LEASE // 2 + 1)
+        assert store.bury("w2", by_lease=False) == []
+        assert store.bury("w2") == ["w1"]
+        assert self.row(store).losses == 1
+        assert not store.beat("w1", LEASE)
+        store.let_go("w1")
+
+    def test_a_lease_that_was_renewed_holds(self, store: Store) -> None:
+        self.owned(store)
+        self.worker(store, "w2")
+        for _ in range(5):
+            self.clock.move(LEASE // 2)
+            assert store.beat("w1", LEASE)
+            assert store.beat("w2", LEASE)
+            assert store.bury("w2") == []
+
+    def test_nobody_buries_itself(self, store: Store) -> None:
+        self.worker(store)
+        self.clock.move(2 * LEASE)
+        assert store.bury("w1") == []
+        assert store.beat("w1", LEASE)
+
+    def test_a_run_without_a_history_counts_a_loss_either_way(self, store: Store) -> None:
+        self.owned(store, durable=False)
+        store.unregister("w1")
+        assert self.row(store).losses == 1
+
+    # -- what is due, and what nobody knows
+
+    def test_the_next_wake_is_the_first_due_of_the_workflows_named(self, store: Store) -> None:
+        now = self.clock.now()
+        store.create(self.new("one", wake_at=now + 2 * SECOND))
+        store.create(self.new("two", wake_at=now + SECOND, workflow="other"))
+        assert store.next_wake(NAMES) == now + 2 * SECOND
+        assert store.next_wake(["other"]) == now + SECOND
+        assert store.next_wake([]) is None
+        self.worker(store)
+        self.clock.move(3 * SECOND)
+        self.claim(store)
+        assert store.next_wake(NAMES) is None
+
+    def test_runs_that_no_worker_knows_are_orphans_and_may_be_set_aside(self, store: Store) -> None:
+        store.create(self.new(workflow="other"))
+        store.create(self.new("known"))
+        self.worker(store)
+        now = self.clock.now()
+        assert store.orphans(now - 1) == []
+        (orphan,) = store.orphans(now)
+        assert orphan.id == "r"
+        assert store.set_aside(orphan.no, "nobody knows it", "unknown")
+        row = self.row(store)
+        assert (row.status, row.reason, row.stuck) == (Status.STUCK, "nobody knows it", "unknown")
+        assert store.orphans(now) == []
+        assert not store.set_aside(orphan.no, "again", "unknown")
+        assert self.claim(store, names=["other"]) == []
+
+    def test_what_is_owned_is_not_set_aside(self, store: Store) -> None:
+        row = self.owned(store)
+        assert not store.set_aside(row.no, "no", "unknown")
+        assert self.row(store).status == Status.RUNNING
+
+    def test_a_worker_that_knows_the_code_brings_back_what_was_set_aside(self, store: Store) -> None:
+        store.create(self.new(workflow="other"))
+        store.set_aside(self.row(store).no, "nobody knows it", "unknown")
+        self.worker(store)
+        assert self.row(store).status == Status.STUCK
+        self.worker(store, "w2", names=["other"])
+        row = self.row(store)
+        assert (row.status, row.reason, row.stuck) == (Status.PENDING, "", "")
+        assert len(self.claim(store, "w2", names=["other"])) == 1
+
+    def test_only_another_build_brings_back_what_has_diverged(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.STUCK, stuck="diverged", reason="code and history differ", build="1")
+        self.worker(store, "w2", build="1")
+        assert self.row(store).status == Status.STUCK
+        self.worker(store, "w3", build="2")
+        assert self.row(store).status == Status.PENDING
+
+
+def _decode(payload: bytes) -> dict[str, int]:
+    return {"seq": int(payload.removeprefix(b'{"seq":').removesuffix(b"}"))}
+
+
+__all__ = ["MovableClock", "StoreContract"]
