@@ -1,104 +1,98 @@
-"""`holdfast -A orders worker`."""
+"""The `holdfast` command: its commands by name, and the options that say which app and which store."""
 
 from __future__ import annotations
 
-import importlib
-import logging
-import os
-import signal
-import sys
-from types import FrameType
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from holdfast.app import App
+from holdfast.cli.failures import Misuse, told_in_a_sentence, usage
+from holdfast.cli.lazy import Entry, LazyGroup
+
+RUNS = {
+    "list": Entry("runs:list_runs", "List runs, newest first."),
+    "show": Entry("runs:show", "All about one run: why it waits, input, result, data, steps."),
+    "history": Entry("runs:history", "The events of a run, numbered."),
+    "tree": Entry("runs:tree", "A run's steps and child runs."),
+    "watch": Entry("watch:watch", "Follow a run until it ends."),
+    "send": Entry("actions:send", "Answer a hook that a run waits for."),
+    "cancel": Entry("actions:cancel", "Cancel runs; their clean-up still happens."),
+    "pause": Entry("actions:pause", "Let nothing new begin in runs."),
+    "resume": Entry("actions:resume", "Let PAUSED or STUCK runs go on."),
+    "retry": Entry("actions:retry", "Try failed or cancelled runs again; what they completed is kept."),
+    "fork": Entry("actions:fork", "Start a new run from a point in the history of another."),
+    "delete": Entry("actions:delete", "Forget runs that have ended or are held."),
+    "export": Entry("runs:export", "A run's whole history as JSON lines."),
+}
+
+COMMANDS = {
+    "worker": Entry("worker:worker", "Run an engine: claim runs, execute their steps."),
+    "start": Entry("start:start", "Start a workflow or a step; prints the run's id."),
+    "run": Entry("start:run", "Start a workflow or a step, and watch it until it ends."),
+    "runs": Entry("", "Look at runs and act on them.", commands=RUNS),
+    "gc": Entry("upkeep:gc", "Delete runs whose time of retention has passed."),
+    "config": Entry("config:config", "Each setting, and where it comes from."),
+    "health": Entry("upkeep:health", "Whether the store answers and a worker is alive; for probes."),
+    "doctor": Entry("doctor:doctor", "Look for what keeps runs from going on, and say what to do."),
+    "demo": Entry("demo:demo", "Play the order process, with a crash in it."),
+    "completion": Entry("completion:completion", "Print the completion script of a shell."),
+}
+
+WORKER_KEYS = ("concurrency", "processes", "grace", "log-level", "log-format")
+PYPROJECT_KEYS = ("app", "store", "app-name", *WORKER_KEYS)
 
 
-def find_app(target: str) -> App:
-    """The App in a module: `orders`, or `orders:app` if it has several."""
-    from holdfast.app import App
+class Main(LazyGroup):
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+        try:
+            extra.setdefault("default_map", _defaults_from_pyproject())
+        except Misuse:
+            if not extra.get("resilient_parsing"):  # a shell that completes
+                raise
+        return super().make_context(info_name, args, *more, **extra)
 
-    module_name, _, attribute = target.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    def invoke(self, ctx: click.Context) -> Any:
+        with told_in_a_sentence(ctx):
+            return super().invoke(ctx)
+
+
+def _defaults_from_pyproject() -> dict[str, Any]:
+    """`[tool.holdfast]` of ./pyproject.toml, in the shape that click looks defaults up in."""
+    file = Path("pyproject.toml")
+    if not file.is_file():
+        return {}
+    import tomllib
+
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise click.UsageError(
-                f"no module named {module_name!r} here; run this where {module_name.replace('.', '/')}.py is, or name another "
-                "with -A module[:app]"
-            ) from None
-        raise
-    if attribute:
-        found = getattr(module, attribute, None)
-        if not isinstance(found, App):
-            raise click.UsageError(f"{module_name}.{attribute} is {found!r}, not an App")
-        return found
-    apps = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, App)}
-    if len(apps) != 1:
-        names = ", ".join(f"{module_name}:{name}" for name, _ in apps.values()) or "none"
-        raise click.UsageError(f"module {module_name!r} has {len(apps)} apps ({names}); name one with -A module:app")
-    return next(iter(apps.values()))[1]
+        settings: dict[str, Any] = tomllib.loads(file.read_text()).get("tool", {}).get("holdfast", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        usage(f"pyproject.toml can't be read: {error}")
+    unknown = [key for key in settings if key not in PYPROJECT_KEYS]
+    if unknown:
+        usage(f"pyproject.toml: [tool.holdfast] has no setting {unknown[0]!r}; known: {', '.join(PYPROJECT_KEYS)}")
+    worker = {key.replace("-", "_"): settings[key] for key in WORKER_KEYS if key in settings}
+    own = {"app": "target", "store": "store", "app-name": "app_name"}
+    return {"worker": worker} | {own[key]: value for key, value in settings.items() if key in own}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+EPILOG = """\
+Say -A and --store once: HOLDFAST_APP and HOLDFAST_STORE, or `app` and `store` in [tool.holdfast] of
+./pyproject.toml. A run is named by its id, or by the beginning of it that no other has.
+
+Exit codes: 0 ok, 1 run failed, 2 usage, 3 not found, 4 conflict, 5 store unreachable."""
+
+
+@click.group(
+    cls=Main, entries=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+)  # fmt: skip
 @click.option(
-    "-A",
-    "--app",
-    "target",
-    envvar="HOLDFAST_APP",
-    help="The module that defines the app: orders, or orders:app.",
+    "-A", "--app", "target", metavar="MODULE[:APP]", envvar="HOLDFAST_APP", help="The module that defines the app."
 )
-@click.option("--store", envvar="HOLDFAST_STORE", help="The store, instead of the app's own.")
+@click.option("--store", metavar="URL", envvar="HOLDFAST_STORE", help="The store, instead of the app's own.")
+@click.option("--app-name", metavar="NAME", help="Without the app's code: which app, if the store holds several.")
+@click.option("--debug", is_flag=True, envvar="HOLDFAST_DEBUG", help="Show the traceback of an error.")
 @click.version_option(package_name="holdfast")
-@click.pass_context
-def main(context: click.Context, target: str | None, store: str | None) -> None:
+def main(target: str | None, store: str | None, app_name: str | None, debug: bool) -> None:
     """Durable workflows in plain Python."""
-    context.obj = {"target": target, "store": store}
-
-
-def the_app(context: click.Context) -> App:
-    target, store = context.obj["target"], context.obj["store"]
-    if not target:
-        raise click.UsageError("which app? Say `holdfast -A module ...`, or set HOLDFAST_APP")
-    app = find_app(target)
-    if store:
-        app.use_store(store)
-    return app
-
-
-@main.command()
-@click.option("--concurrency", default=16, show_default=True, help="Threads for steps made from plain functions.")
-@click.option("--processes", default=None, type=int, help="Processes for steps with pool='process'. [default: cores]")
-@click.option("--grace", default=10.0, show_default=True, help="Seconds that steps may take to end on shutdown.")
-@click.option(
-    "--log-level", default="info", type=click.Choice(["debug", "info", "warning", "error"]), show_default=True
-)
-@click.pass_context
-def worker(context: click.Context, concurrency: int, processes: int | None, grace: float, log_level: str) -> None:
-    """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C or SIGTERM."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
-    )
-    app = the_app(context)
-    # One CPU-bound step must not hold up the engine's commits.
-    sys.setswitchinterval(0.0005)
-    engine = app.make_engine(concurrency=concurrency, processes=processes)
-    engine.start()
-    count = 0
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-        engine.stop(grace if count == 1 else 0)
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, stop)
-    names = ", ".join(engine.names)
-    logging.getLogger("holdfast").info(
-        "worker %s of app %r on %s knows: %s", engine.me.worker, app.name, engine.store.url, names
-    )
-    engine.run()

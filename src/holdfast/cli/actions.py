@@ -1,0 +1,189 @@
+"""`holdfast runs cancel | pause | resume | retry | fork | send | delete`: acting on runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from holdfast.api.handles import Run
+from holdfast.cli.arguments import value_of
+from holdfast.cli.facts import run_facts
+from holdfast.cli.failures import Conflict, command, told_in_a_sentence, usage
+from holdfast.cli.output import json_option, note, on_terminal, print_json, say
+from holdfast.cli.place import Place, one_run, open_place, run_ids
+
+Act = Callable[[Place, Run[Any]], None]
+
+some_runs = click.argument("runs", nargs=-1, required=True, shell_complete=run_ids)
+because = click.option("--reason", default="", help="Why; it is recorded.")
+
+
+def _each(context: click.Context, prefixes: tuple[str, ...], as_json: bool, said: str, act: Act) -> Place:
+    """Do it to every run, whatever becomes of the others. The exit code is that of the first that failed."""
+    place = open_place(context)
+    done: list[str] = []
+    failures: list[click.ClickException] = []
+    for prefix in prefixes:
+        try:
+            with told_in_a_sentence(context.find_root()):
+                run = place.app.get_run(place.find(prefix).id)
+                act(place, run)
+                done.append(run.id)
+        except click.ClickException as failure:
+            failures.append(failure)
+    if as_json:
+        print_json(done)
+    else:
+        for run_id in done:
+            say(f"{said} {run_id}")
+    for other in failures[1:]:
+        note(f"Error: {other.format_message()}")
+    if failures:
+        raise failures[0]
+    return place
+
+
+def _asked(place: Place) -> None:
+    place.note_if_nobody_works("it happens once there is one, start it with")
+
+
+@click.command()
+@some_runs
+@because
+@json_option
+@click.pass_context
+def cancel(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Cancel runs: CancelledError is raised where each waits, and its clean-up still happens."""
+    _asked(_each(context, runs, as_json, "asked to cancel", lambda place, run: run.cancel(reason)))
+
+
+@click.command()
+@some_runs
+@because
+@json_option
+@click.pass_context
+def pause(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Let nothing new begin in runs; what executes ends and is kept."""
+    _asked(_each(context, runs, as_json, "asked to pause", lambda place, run: run.pause(reason)))
+
+
+@click.command()
+@some_runs
+@json_option
+@click.pass_context
+def resume(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None:
+    """Let PAUSED runs go on, and STUCK ones whose reason was mended."""
+    _asked(_each(context, runs, as_json, "asked to resume", lambda place, run: run.resume()))
+
+
+@click.command()
+@some_runs
+@json_option
+@click.pass_context
+def retry(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None:
+    """Try failed or cancelled runs again; what they completed is kept."""
+    _asked(_each(context, runs, as_json, "asked to retry", lambda place, run: run.retry()))
+
+
+@click.command()
+@some_runs
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@json_option
+@click.pass_context
+def delete(context: click.Context, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Forget runs that have ended or are held, with their histories."""
+    if not yes:
+        _confirm(f"Delete {len(runs)} run{'s' if len(runs) > 1 else ''}, history and all?")
+    _each(context, runs, as_json, "deleted", _delete)
+
+
+def _delete(place: Place, run: Run[Any]) -> None:
+    run.delete()
+    if place.store.get(run.id) is not None:
+        raise Conflict(f"run {run.id} is just being written by a worker; try again in a moment")
+
+
+def _confirm(question: str) -> None:
+    if not on_terminal():
+        usage("this can't be undone; say --yes")
+    click.confirm(question, abort=True, err=True)
+
+
+@click.command()
+@one_run
+@click.argument("name")
+@click.argument("payload", required=False)
+@click.option("--key", help="The key, if the workflow gave the hook one.")
+@json_option
+@click.pass_context
+def send(context: click.Context, run: str, name: str, payload: str | None, key: str | None, as_json: bool) -> None:
+    """Answer a hook that a run waits for. PAYLOAD is JSON if it reads as such, else text."""
+    place = open_place(context)
+    row = place.find(run)
+    place.app.get_run(row.id).send(name, None if payload is None else value_of(payload), key=key)
+    if as_json:
+        print_json({"run_id": row.id, "hook": name, "key": key or ""})
+    else:
+        say(f"sent {name} to {row.id}")
+    _asked(place)
+
+
+@click.command()
+@one_run
+@click.option("--at", required=True, type=int, metavar="SEQ", help="The last event to keep; see `runs history`.")
+@click.option("--replace", multiple=True, metavar="SEQ=JSON", help="Put another result in place of a recorded one.")
+@click.option("--input", "input_json", metavar="JSON", help="Other arguments, as a list.")
+@click.option("--id", "new_id", help="The id of the new run.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@json_option
+@click.pass_context
+def fork(
+    context: click.Context,
+    run: str,
+    at: int,
+    replace: tuple[str, ...],
+    input_json: str | None,
+    new_id: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Start a new run that shares another's history up to an event. Steps under way at that point run anew."""
+    place = open_place(context)
+    source = place.app.get_run(place.find(run).id)
+    results = dict(_replacement(each) for each in replace)
+    reruns = source.fork_reruns(at)
+    if reruns and not yes and on_terminal():
+        _confirm(f"Under way at event {at}, these will run anew: {', '.join(reruns)}. Fork?")
+    made = source.fork(at, replace=results, input=_input(input_json), id=new_id)
+    if as_json:
+        print_json({**run_facts(place.find(made.id), place.store.now()), "forked_from": source.id, "reruns": reruns})
+        return
+    say(made.id)
+    if reruns:
+        note(f"run anew, as they were under way at event {at}: {', '.join(reruns)}")
+    if on_terminal():
+        note(f"watch it with: {command('runs', 'watch', made.id)}")
+    _asked(place)
+
+
+def _replacement(text: str) -> tuple[int, Any]:
+    seq, _, value = text.partition("=")
+    try:
+        return int(seq), json.loads(value)
+    except ValueError:
+        usage(f"--replace {text!r}: give SEQ=JSON, such as 12='\"paid\"'")
+
+
+def _input(text: str | None) -> tuple[Any, ...] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        usage(f"--input isn't JSON: {error}")
+    if not isinstance(found, list):
+        usage("--input: give a list of arguments")
+    return tuple(found)

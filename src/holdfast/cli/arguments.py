@@ -1,0 +1,118 @@
+"""Values as they are typed in a shell: JSON where it reads as JSON, else text; key=value for keywords."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.app import App
+from holdfast.cli.failures import usage
+from holdfast.codec.paths import Misfit
+from holdfast.core.definitions import StepDefinition, WorkflowDefinition
+from holdfast.errors import ArgumentError, UnknownNameError
+
+_KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
+
+
+def value_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def keyed_value(text: str, option: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        usage(f"{option} {text!r}: give KEY=VALUE")
+    return key, value_of(value)
+
+
+def split(words: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    """Positional and keyword arguments, both as they were typed."""
+    args: list[str] = []
+    kwargs: dict[str, str] = {}
+    for word in words:
+        found = _KEYWORD.fullmatch(word)
+        if found is None or not isinstance(value_of(word), str):
+            if kwargs:
+                usage(f"{word!r} comes after a key=value; put arguments without a name first")
+            args.append(word)
+        elif found[1] in kwargs:
+            usage(f"{found[1]}= is given twice")
+        else:
+            kwargs[found[1]] = found[2]
+    return args, kwargs
+
+
+def encoded_call(app: App, name: str, words: tuple[str, ...], args_json: str | None) -> bytes:
+    """The recorded form of a call, checked against the function's signature and annotations."""
+    definition = _definition(app, name)
+    if args_json is not None:
+        if words:
+            usage("give the arguments one by one or with --args-json, not both")
+        args, kwargs = _from_json(args_json)
+    else:
+        words_, named = split(words)
+        args = [_fitting(definition.hints.positional(i), word) for i, word in enumerate(words_)]
+        kwargs = {key: _fitting(definition.hints.named(key), word) for key, word in named.items()}
+    signature = inspect.signature(definition.function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"{name}{signature}: {error}") from None
+    args = [
+        _converted(definition, definition.hints.position(i), definition.hints.positional(i), v)
+        for i, v in enumerate(args)
+    ]
+    kwargs = {key: _converted(definition, key, definition.hints.named(key), v) for key, v in kwargs.items()}
+    return app.codec.encode_call(tuple(args), kwargs, f"the arguments of {name!r}", definition.hints)
+
+
+def _definition(app: App, name: str) -> WorkflowDefinition | StepDefinition:
+    try:
+        return app.find_workflow(name)
+    except UnknownNameError:
+        pass
+    try:
+        return app.find_step(name)
+    except UnknownNameError:
+        known = ", ".join(sorted(app.startable_names())) or "none"
+        raise UnknownNameError(f"no workflow or step named {name!r} in app {app.name!r}; known: {known}") from None
+
+
+def _from_json(text: str) -> tuple[list[Any], dict[str, Any]]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        usage(f"--args-json isn't JSON: {error}")
+    if isinstance(found, list):
+        return found, {}
+    if isinstance(found, dict):
+        return [], found
+    usage("--args-json: give a list of arguments, or an object of keyword arguments")
+
+
+def _fitting(convert: Callable[[Any], Any], word: str) -> Any:
+    """What the word means to a parameter: `17` is a number, but text to a parameter that takes text."""
+    value = value_of(word)
+    try:
+        convert(value)
+    except Misfit:
+        try:
+            convert(word)
+        except Misfit:
+            return value
+        return word
+    return value
+
+
+def _converted(definition: Any, name: str, convert: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return convert(value)
+    except Misfit as misfit:
+        signature = inspect.signature(definition.function)
+        raise ArgumentError(f"{definition.name}{signature}: {misfit.within(name).text('arguments', root='')}") from None

@@ -1,0 +1,112 @@
+"""What a command ends with when it can't do its work: one sentence, and an exit code that scripts can rely on."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import click
+from click.core import ParameterSource
+
+OK = 0
+RUN_FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+CONFLICT = 4
+UNREACHABLE = 5
+BUG = 70
+INTERRUPTED = 130
+
+GLOBAL_OPTIONS = ("-A", "--app", "--store", "--app-name", "--debug")
+
+
+class Failure(click.ClickException):
+    """One sentence for stderr, and an exit code."""
+
+
+class RunFailed(Failure):
+    exit_code = RUN_FAILED
+
+
+class Misuse(Failure):
+    """A usage error that is no question of syntax, so that the usage line would only be in the way."""
+
+    exit_code = USAGE
+
+
+class NotFound(Failure):
+    exit_code = NOT_FOUND
+
+
+class Conflict(Failure):
+    exit_code = CONFLICT
+
+
+class Unreachable(Failure):
+    exit_code = UNREACHABLE
+
+
+class Bug(Failure):
+    exit_code = BUG
+
+
+def command(*words: str) -> str:
+    """A `holdfast` command as one could paste it, with the options that lead to the same place."""
+    context = click.get_current_context(silent=True)
+    place: list[str] = []
+    for option, name in (("-A", "target"), ("--store", "store"), ("--app-name", "app_name")):
+        root = None if context is None else context.find_root()
+        if root is not None and root.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            place += [option, str(root.params[name])]
+    return shlex.join(["holdfast", *place, *words])
+
+
+@contextmanager
+def told_in_a_sentence(context: click.Context) -> Iterator[None]:
+    """Turn whatever is raised into a Failure; `--debug` shows the traceback too."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        if error.option_name in GLOBAL_OPTIONS:
+            said = f"{error.option_name} comes before the command: holdfast {error.option_name} ... COMMAND"
+            raise click.UsageError(said, error.ctx) from None
+        raise
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            raise  # whoever read us has seen enough; click ends quietly
+        if context.params.get("debug"):
+            traceback.print_exc(file=sys.stderr)
+        raise _failure(error) from None
+
+
+def _failure(error: Exception) -> Failure:
+    from holdfast import errors as e
+
+    text = str(error).rstrip(".")
+    if isinstance(error, e.RunNotFoundError):
+        return NotFound(f"{text}; `{command('runs', 'list')}` shows what there is")
+    if isinstance(error, e.HookNotFoundError | e.UnknownNameError):
+        return NotFound(text)
+    if isinstance(error, e.RunStuckError):
+        return RunFailed(f"{text}; `{command('runs', 'resume', error.run_id)}` once that is mended")
+    if isinstance(error, e.RunError):
+        return Conflict(f"{text}; `{command('runs', 'show', error.run_id)}` says more")
+    if isinstance(error, e.StoreError):
+        return Unreachable(f"{text}; `{command('config')}` shows where the store's address comes from")
+    if isinstance(error, e.HoldfastError):
+        return Misuse(text)
+    kind = type(error).__name__
+    return Bug(f"{kind}: {text}; `holdfast --debug ...` shows where")
+
+
+def usage(message: str) -> NoReturn:
+    raise Misuse(message)

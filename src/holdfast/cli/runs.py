@@ -1,0 +1,349 @@
+"""`holdfast runs list | show | history | tree | export`: looking at runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from typing import Any
+
+import click
+
+from holdfast.cli.arguments import keyed_value
+from holdfast.cli.facts import doing, event_facts, open_hooks, outcome_facts, run_facts, step_facts
+from holdfast.cli.failures import command, usage
+from holdfast.cli.output import (
+    SECOND,
+    Line,
+    Span,
+    ago,
+    clock,
+    console,
+    cut,
+    iso,
+    json_option,
+    length,
+    note,
+    on_terminal,
+    print_json,
+    print_lines,
+    print_table,
+    short_id,
+    speaks_unicode,
+    status_span,
+)
+from holdfast.cli.place import Place, one_run, open_place, run_ids
+from holdfast.cli.plain import Reader, as_text, call_text, own_frames
+from holdfast.cli.tree import Grove, Painter, tree_facts
+from holdfast.core import events as ev
+from holdfast.core.views import steps_of
+from holdfast.durations import to_us
+from holdfast.ports import RunQuery, RunRow, Status
+
+
+@click.command("list")
+@click.option(
+    "--status", "statuses", multiple=True, type=click.Choice([*Status], case_sensitive=False),
+    help="Only runs of this status; may be given several times.",
+)  # fmt: skip
+@click.option("--workflow", help="Only runs of this workflow or step.")
+@click.option("--parent", shell_complete=run_ids, help="Only children of this run.")
+@click.option("--since", metavar="TIME", help="Only runs created since: 2h, 3d, 2026-01-31, 2026-01-31T12:00+01:00.")
+@click.option("--data", "data", multiple=True, metavar="KEY=VALUE", help="Only runs whose data holds this.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many at most.")
+@click.option("--after", type=int, metavar="NO", help="Go on after this one, as the page before says.")
+@json_option
+@click.pass_context
+def list_runs(
+    context: click.Context,
+    statuses: tuple[str, ...],
+    workflow: str | None,
+    parent: str | None,
+    since: str | None,
+    data: tuple[str, ...],
+    limit: int,
+    after: int | None,
+    as_json: bool,
+) -> None:
+    """List runs, newest first."""
+    place = open_place(context)
+    store, codec = place.store, place.app.codec
+    wanted = dict(keyed_value(each, "--data") for each in data)
+    query = RunQuery(
+        statuses=[str(status) for status in statuses],
+        workflow=workflow,
+        parent=None if parent is None else place.find(parent).id,
+        since=None if since is None else _moment(since, store.now()),
+        data={key: codec.encode(value).decode(errors="replace") for key, value in wanted.items()},
+        after=after,
+        limit=limit + 1,
+    )
+    rows = store.runs(query)
+    more, rows = len(rows) > limit, rows[:limit]
+    now = store.now()
+    if as_json:
+        print_json([run_facts(row, now) for row in rows])
+    else:
+        _print_runs(rows, now)
+    if not rows:
+        note("no runs like that" if any((statuses, workflow, parent, since, data, after)) else "no runs yet")
+    elif more:
+        note(f"more: add --after {rows[-1].no}")
+
+
+def _print_runs(rows: list[RunRow], now: int) -> None:
+    terminal = on_terminal()
+    short = _short_ids(rows) if terminal else {}
+    lines: list[list[Span | str]] = []
+    for row in rows:
+        began = "" if row.started_at is None else length((row.finished_at or now) - row.started_at)
+        doing_now = doing(row, now) + (f" (attempt {row.attempt})" if row.attempt > 1 else "")
+        lines.append(
+            [
+                short.get(row.id, row.id),
+                row.workflow,
+                status_span(row.status),
+                Span(ago(row.created_at, now) if terminal else str(iso(row.created_at)), "dim"),
+                Span(began, "dim"),
+                doing_now,
+            ]
+        )
+    print_table(["RUN", "WORKFLOW", "STATUS", "CREATED", "TOOK", "DOING"], lines)
+
+
+def _short_ids(rows: list[RunRow]) -> dict[str, str]:
+    """The first part of ids that nobody chose, where it is enough to tell them apart."""
+    heads = Counter(row.id[:8] for row in rows)
+    return {row.id: short_id(row.id) for row in rows if heads[row.id[:8]] == 1}
+
+
+def _moment(text: str, now: int) -> int:
+    """`2h` ago, or a date and time; without a zone it is the local one."""
+    try:
+        return now - to_us(text)
+    except ValueError:
+        pass
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        usage(f"--since {text!r}: give how long ago (30m, 2h, 3d), or a date such as 2026-01-31T12:00")
+    return round(moment.astimezone().timestamp() * SECOND)
+
+
+# -- one run
+
+
+@click.command()
+@one_run
+@json_option
+@click.pass_context
+def show(context: click.Context, run: str, as_json: bool) -> None:
+    """All about one run: why it waits, input, result, data, steps."""
+    place = open_place(context)
+    row = place.find(run)
+    facts = full_facts(place, row)
+    if as_json:
+        print_json(facts)
+    else:
+        print_lines(_show_lines(place, row, facts))
+
+
+def full_facts(place: Place, row: RunRow) -> dict[str, Any]:
+    store, reader = place.store, Reader(place.app.codec)
+    now = store.now()
+    events = [ev.from_json(payload) for payload in store.payloads(row.id)]
+    beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
+    progress = store.attributes(row.id, "progress")
+    children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
+    forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
+    return {
+        **run_facts(row, now),
+        "forked_from": forked,
+        "input": reader.value(beginnings[-1].input) if beginnings else None,
+        **outcome_facts(store, row, reader),
+        "hooks": open_hooks(row, events),
+        "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
+        "events": events[-1].seq if events else 0,
+        "steps": [step_facts(view, reader, progress) for view in steps_of(events)],
+        "children": children,
+    }
+
+
+def _show_lines(place: Place, row: RunRow, facts: dict[str, Any]) -> list[Line]:
+    now = place.store.now()
+    lines: list[Line] = [[Span(f"{row.workflow} ", "bold"), Span(row.id)]]
+
+    def add(name: str, text: str, style: str = "") -> None:
+        first, *rest = text.splitlines() or [""]
+        lines.append([Span(f"  {name:<9}", "dim"), Span(first, style)])
+        lines.extend([Span(" " * 11), Span(more, style)] for more in rest)
+
+    status = status_span(row.status)
+    add("status", f"{status.text}" + (f"  {doing(row, now)}" if doing(row, now) else ""), status.style)
+    add("created", _when(row.created_at, now))
+    if row.started_at is not None:
+        took = length((row.finished_at or now) - row.started_at)
+        add("took" if row.finished_at else "since", took + (f", attempt {row.attempt}" if row.attempt > 1 else ""))
+    for name, key in (("parent", "parent_id"), ("fork of", "forked_from"), ("worker", "worker"), ("build", "build")):
+        if facts[key]:
+            add(name, str(facts[key]))
+    add("input", call_text(facts["input"]))
+    if "result" in facts:
+        add("result", _text_of(facts["result"]))
+    if facts.get("error"):
+        error = facts["error"]
+        add("error", own_frames(error.get("traceback", "")) or f"{error['type']}: {error['message']}", "red")
+    for key, value in facts["data"].items():
+        add("data", f"{key} = {_text_of(value)}")
+    lines += _step_lines(facts["steps"])
+    lines += _next_lines(row, facts)
+    return lines
+
+
+def _when(us: int, now: int) -> str:
+    return f"{clock(us, now)} ({ago(us, now)})" if on_terminal() else str(iso(us))
+
+
+def _text_of(value: Any) -> str:
+    """On one line if it fits."""
+    text = as_text(value)
+    fits = len(text) < 100 or not isinstance(value, dict | list)
+    return text if fits else json.dumps(value, ensure_ascii=False, indent=2)
+
+
+STEPS_SHOWN = 40
+
+
+def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
+    lines: list[Line] = [[Span(f"  steps ({len(steps)})", "dim")]] if steps else []
+    left_out = len(steps) - STEPS_SHOWN
+    if left_out > 0:
+        lines.append([Span(f"    {left_out} more before these; `runs history` and `runs tree` show all", "dim")])
+    shown = steps[-STEPS_SHOWN:]
+    width = max((len(step["name"]) for step in shown), default=0)
+    for step in shown:
+        state = status_span(step["state"])
+        line = [Span("    "), Span(f"{state.text:<11}", state.style), Span(f" {step['name']:<{width}} ")]
+        line.append(Span(cut(call_text(step["call"]), 60), "dim"))
+        if step["state"] == "SUCCESS" and step["result"] is not None:
+            line += [Span(" → ", "dim"), Span(cut(as_text(step["result"]), 60))]
+        if step["attempts"] > 1:
+            line.append(Span(f"  attempt {step['attempts']}", "yellow"))
+        if step["reused"]:
+            line.append(Span("  from an earlier attempt", "dim"))
+        if step["child_run_id"]:
+            line.append(Span(f"  run {step['child_run_id']}", "dim"))
+        if step["error"]:
+            line.append(Span(f"  {step['error']['type']}: {cut(step['error']['message'], 80)}", "red"))
+        lines.append(line)
+    return lines
+
+
+def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
+    """What can be done about it now, for those who look at a terminal."""
+    commands = [
+        command("runs", "send", row.id, hook["name"], "PAYLOAD", *(["--key", hook["key"]] if hook["key"] else []))
+        for hook in facts["hooks"]
+    ]
+    if row.status in (Status.FAILURE, Status.CANCELLED):
+        commands.append(command("runs", "retry", row.id))
+    if row.status in (Status.PAUSED, Status.STUCK):
+        commands.append(command("runs", "resume", row.id))
+    if not commands or not on_terminal():
+        return []
+    return [[Span("  next", "dim")], *([Span("    "), Span(text)] for text in commands)]
+
+
+@click.command()
+@one_run
+@json_option
+@click.pass_context
+def history(context: click.Context, run: str, as_json: bool) -> None:
+    """The events of a run, numbered. The numbers are what `runs fork --at` takes."""
+    place = open_place(context)
+    row = place.find(run)
+    reader = Reader(place.app.codec)
+    events = [event_facts(payload, reader) for payload in place.store.payloads(row.id)]
+    if as_json:
+        print_json(events)
+        return
+    terminal = on_terminal()
+    rows: list[list[Span | str]] = []
+    for event in events:
+        at = event["at"] or ""
+        if terminal and at:
+            at = dt.datetime.fromisoformat(at).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        attempt = f" (attempt {event['attempt']})" if event.get("attempt", 1) > 1 else ""
+        rows.append(
+            [
+                str(event["seq"]),
+                Span(at, "dim"),
+                Span(event["kind"], _style_of(event["kind"])),
+                f"{event.get('name', '')}{attempt}",
+                Span(event_text(event), "dim"),
+            ]
+        )
+    print_table(["SEQ", "AT", "EVENT", "NAME", "DETAIL"], rows)
+
+
+def _style_of(kind: str) -> str:
+    for ending, style in (
+        ("Completed", "green"), ("Failed", "red"), ("Stuck", "red"), ("Retrying", "yellow"), ("Lost", "yellow"),
+        ("Cancelled", "magenta"),
+    ):  # fmt: skip
+        if kind.endswith(ending):
+            return style
+    return ""
+
+
+_UNSAID = ("flags", "seed", "worker", "started", "workflow")
+
+
+def event_text(event: dict[str, Any]) -> str:
+    """What is particular to an event, on one line, the outcome first."""
+    parts = {name: _detail_text(event["kind"], name, value) for name, value in event["detail"].items()}
+    return "  ".join(text for _, text in sorted(parts.items(), key=lambda part: part[0] in ("args", "input")) if text)
+
+
+def _detail_text(kind: str, name: str, value: Any) -> str:
+    if name in _UNSAID or value in ("", None, False):
+        return ""
+    if name in ("args", "input"):
+        return f"= {as_text(value)}" if kind == "DataSet" else call_text(value)
+    if name == "error" and isinstance(value, dict):
+        return f"{value['type']}: {value['message']}"
+    if name in ("retry_at", "due", "expires", "scheduled_at"):
+        return f"{name.replace('_', ' ')} {value}"
+    if name == "delay" and isinstance(value, int):
+        return f"after {length(value)}"
+    if name == "result":
+        return f"→ {as_text(value)}"
+    return f"{name}={as_text(value)}"
+
+
+@click.command()
+@one_run
+@json_option
+@click.pass_context
+def tree(context: click.Context, run: str, as_json: bool) -> None:
+    """A run's steps and child runs."""
+    place = open_place(context)
+    grove = Grove(place.store, Reader(place.app.codec), place.find(run).id, followed=1_000)
+    root = grove.read()
+    if as_json:
+        print_json(tree_facts(root))
+        return
+    terminal = on_terminal()
+    width = console().width if terminal else 1000
+    painter = Painter(place.store.now(), unicode=speaks_unicode(), width=width, short_ids=terminal)
+    print_lines(painter.paint(root))
+
+
+@click.command()
+@one_run
+@click.pass_context
+def export(context: click.Context, run: str) -> None:
+    """A run's whole history as JSON lines: one event each, as it is stored."""
+    place = open_place(context)
+    for payload in place.store.payloads(place.find(run).id):
+        click.echo(payload)
