@@ -1,10 +1,10 @@
-# The whole vocabulary: test, check, torture (and clean). Nothing but Python 3.11+ and make is needed.
+# The whole vocabulary. Nothing but Python 3.11+ and make is needed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test check torture format clean
+.PHONY: install demo test check torture bench format clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -13,6 +13,9 @@ $(STAMP): pyproject.toml
 	touch $@
 
 install: $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python -m holdfast.demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not torture"
@@ -25,6 +28,9 @@ check: $(STAMP)
 
 torture: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m torture --timeout 3600
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/bench.py
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -1,0 +1,233 @@
+"""`make bench`: what Holdfast costs here and now, beside the floor that the disk sets in the same run.
+
+Every row is measured in this run; ratios to the floor are what can be compared between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from workflows import (
+    app,
+    async_step,
+    gathered,
+    in_sequence,
+    in_sequence_local,
+    in_sequence_plain,
+    in_sequence_volatile,
+    sleeper,
+    then_wait,
+)
+
+ROWS: list[dict[str, Any]] = []
+
+
+def row(what: str, value: float, unit: str, floor: float | None = None, note: str = "") -> None:
+    ROWS.append({"what": what, "value": value, "unit": unit, "ratio": value / floor if floor else None, "note": note})
+    ratio = f"{value / floor:6.2f} × floor" if floor else ""
+    print(f"{what:58s} {value:12.3f} {unit:10s} {ratio:16s} {note}", flush=True)
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def best(times: int, action: Callable[[], Any]) -> float:
+    return min(seconds(action) for _ in range(times))
+
+
+def floor_ms(folder: Path, sync: str, commits: int = 300) -> float:
+    """A bare commit of one history row."""
+    db = sqlite3.connect(folder / f"floor-{sync}.db", isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute(f"PRAGMA synchronous = {sync}")
+    db.execute(
+        "CREATE TABLE IF NOT EXISTS history (run INTEGER, seq INTEGER, kind TEXT, name TEXT, cmd TEXT, cause INTEGER, "
+        "attempt INTEGER, worker TEXT, ts INTEGER, payload BLOB, PRIMARY KEY (run, seq)) WITHOUT ROWID"
+    )
+    first = db.execute("SELECT ifnull(max(seq), 0) FROM history").fetchone()[0] + 1
+    started = time.perf_counter()
+    for i in range(first, first + commits):
+        db.execute("BEGIN IMMEDIATE")
+        values = (1, i, "StepCompleted", "step", f"{i}s0", i, 1, "1234-abcdef01", i, b"x" * 200)
+        db.execute("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        db.execute("COMMIT")
+    elapsed = time.perf_counter() - started
+    db.close()
+    return elapsed / commits * 1e3
+
+
+class Worker:
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "holdfast", "-A", "workflows", "worker", "--log-level", "error"]
+        self.process = subprocess.Popen(
+            command, cwd=Path(__file__).parent, env={**os.environ, "HOLDFAST_STORE": app.store_url}
+        )
+        deadline = time.monotonic() + 20
+        while not any(w.pid == self.process.pid for w in app.store.workers()):
+            assert time.monotonic() < deadline, "the worker did not start"
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+def in_process(floor: float) -> None:
+    with app.worker():
+        in_sequence.start(50).result()
+        for title, workflow in (
+            ("async", in_sequence),
+            ("plain", in_sequence_plain),
+            ("force_local", in_sequence_local),
+            ("durable=False", in_sequence_volatile),
+        ):
+            took = best(3, lambda workflow=workflow: workflow.start(1_000).result())  # type: ignore[misc]
+            row(f"sequential step, {title}", took, "ms", None if "False" in title else floor)
+        small = best(3, lambda: in_sequence.start(100).result()) / 100 * 1e3
+        large = seconds(lambda: in_sequence.start(10_000).result()) / 10_000 * 1e3
+        row("cost per step at 10,000 against 100", large / small, "×", note=f"{small:.3f} and {large:.3f} ms")
+        for n in (1_000, 10_000):
+            row(f"gather of {n:,}", best(2, lambda n=n: gathered.start(n).result()), "s")  # type: ignore[misc]
+
+
+def throughput() -> None:
+    runs = [in_sequence.start(5) for _ in range(1_000)]
+    worker = Worker()
+    for run in runs:
+        run.result()
+    rows = [app.client.row(run.id) for run in runs]
+    took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
+    row("1,000 workflows × 5 steps", 5_000 / took, "steps/s", note=f"{took:.2f} s, one worker process")
+    worker.stop()
+
+
+def across_processes() -> None:
+    worker = Worker()
+    async_step.start(0).result()
+    times = [seconds(lambda: async_step.start(1).result()) * 1e3 for _ in range(200)]
+    row(
+        "start to result, worker in another process, p50",
+        statistics.median(times),
+        "ms",
+        note=f"p99 {sorted(times)[-2]:.2f}",
+    )
+    usage = Path(f"/proc/{worker.process.pid}/stat")
+    ticks = lambda: sum(map(int, usage.read_text().rpartition(")")[2].split()[11:13]))
+    before = ticks()
+    time.sleep(5)
+    row("CPU of an idle worker", (ticks() - before) / os.sysconf("SC_CLK_TCK") / 5 * 100, "%")
+    others = [Worker(), Worker()]
+    busy = [in_sequence.start(100_000) for _ in range(4)]
+    times = [seconds(lambda: sleeper.start(0)) * 1e3 for _ in range(100)]
+    row("a client's start beside three busy engines, p50", statistics.median(times), "ms", note=f"max {max(times):.1f}")
+    for run in busy:
+        run.cancel()
+    for each in others:
+        each.stop()
+    victim = in_sequence.start(100_000)
+    while not victim.history()[1:]:
+        time.sleep(0.01)
+    other = Worker()
+    worker.kill()
+    killed = time.perf_counter()
+    known = len(victim.history())
+    while len(victim.history()) == known:
+        time.sleep(0.002)
+    row("kill -9 to progress elsewhere", time.perf_counter() - killed, "s")
+    victim.cancel()
+    other.stop()
+
+
+def resuming() -> None:
+    for n in (1_000, 50_000):
+        with app.worker():
+            run = then_wait.start(n)
+            while run.reason != "sleep":
+                time.sleep(0.01)
+        code = (
+            "import sys,time;sys.path.insert(0,'.');from workflows import app\n"
+            "from holdfast.engine.reactor import Settings\n"
+            f"e=app.make_engine(settings=Settings(park_after=60));r=app.get_run({run.id!r})\n"
+            "e.start();t=time.perf_counter();import threading\n"
+            "while not any(l.execution and l.is_idle() and l.row.id==r.id for l in e.runs.values()): e.turn()\n"
+            "print(time.perf_counter()-t);e.stop(0);e.run()"
+        )
+        out = subprocess.run(
+            [sys.executable, "-c", code], cwd=Path(__file__).parent, env={**os.environ, "HOLDFAST_STORE": app.store_url},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        row(f"resume of {n:,} completed steps, fresh process", float(out.stdout) * 1e3, "ms")
+        run.cancel()
+
+
+def sleeping(n: int) -> None:
+    started = time.perf_counter()
+    runs = [sleeper.options(id=f"sleeper-{n}-{i}").start(3_600.0) for i in range(n)]
+    row(f"start {n:,} runs one by one", n / (time.perf_counter() - started), "starts/s")
+    with app.worker():
+        while app.runs(status="PENDING", limit=1) or app.runs(status="RUNNING", limit=1):
+            time.sleep(0.1)
+        time.sleep(1)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    row(f"peak memory with {n:,} sleeping runs parked", memory / 1024, "MB")
+    row("start of a worker beside them", seconds(lambda: Worker().stop()), "s", note="and its end")
+    del runs
+
+
+def importing() -> None:
+    code = "import time;t=time.perf_counter();import holdfast;print(time.perf_counter()-t)"
+    cached = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    times = [float(subprocess.check_output([sys.executable, "-c", code], env=cached)) for _ in range(5)]
+    row("import holdfast", min(times) * 1e3, "ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--sleepers", type=int, default=20_000)
+    options = parser.parse_args()
+    print(
+        f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores, SQLite {sqlite3.sqlite_version}"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        app.use_store(str(folder / "bench.db"))
+        floor = floor_ms(folder, "FULL")
+        row("floor: a bare commit of one row, FULL", floor, "ms")
+        row("floor: the same, NORMAL", floor_ms(folder, "NORMAL"), "ms")
+        importing()
+        in_process(floor)
+        row("floor once more", floor_ms(folder, "FULL"), "ms")
+        throughput()
+        across_processes()
+        resuming()
+        sleeping(options.sleepers)
+    if options.json:
+        options.json.write_text(json.dumps(ROWS, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The workflows that the benchmark runs, in a module of its own so that worker processes find them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast import App, sleep
+
+app = App("bench", "bench.db")
+
+
+@app.step
+async def async_step(i: int) -> int:
+    return i
+
+
+@app.step
+def plain_step(i: int) -> int:
+    return i
+
+
+@app.step(force_local=True)
+async def local_step(i: int) -> int:
+    return i
+
+
+@app.workflow
+async def in_sequence(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += await async_step(i)
+    return total
+
+
+@app.workflow
+def in_sequence_plain(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += plain_step(i)
+    return total
+
+
+@app.workflow
+async def in_sequence_local(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += await local_step(i)
+    return total
+
+
+@app.workflow(durable=False)
+async def in_sequence_volatile(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += await async_step(i)
+    return total
+
+
+@app.workflow
+async def gathered(n: int) -> int:
+    return sum(await asyncio.gather(*[async_step(i) for i in range(n)]))
+
+
+@app.workflow
+async def then_wait(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += await async_step(i)
+    await sleep("30d")
+    return total
+
+
+@app.workflow
+async def sleeper(seconds: float) -> None:
+    await sleep(seconds)
