@@ -341,6 +341,11 @@ def test_an_exception_carrying_something_unknown_here_is_not_hidden_by_it() -> N
     assert "AppError" in again.traceback
 
 
+def test_a_script_under_multiprocessing_is_still_the_main_script(codec: Codec) -> None:
+    cls = type("ScriptError", (Exception,), {"__module__": "__mp_main__"})
+    assert json.loads(codec.encode_error(cls()))["type"] == "__main__:ScriptError"
+
+
 def test_exceptions_are_values_too(codec: Codec) -> None:
     results = [1, raised(m.AppError(code=3, order=m.Order(2))), {"x": KeyError("k")}]
     again = codec.decode(codec.encode(results))

@@ -125,6 +125,15 @@ def test_what_has_no_visible_content_needs_encode_and_decode() -> None:
         codec.types.register(m.Handle, encode=lambda handle: handle.fd)
 
 
+def test_an_attrs_class_that_keeps_its_hash_needs_them_too() -> None:
+    @attrs.frozen(cache_hash=True, slots=False)
+    class Hashed:
+        x: int
+
+    with pytest.raises(DefinitionError, match="give encode= and decode="):
+        Codec().types.register(Hashed)
+
+
 def test_a_name_given_by_hand_is_written_and_the_old_ones_are_read() -> None:
     old = Codec()
     old.types.register(m.Point)

@@ -1,0 +1,482 @@
+"""`TestApp`: an in-memory world with skipped time, for users' own tests."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, NondeterminismError, StepState, UnknownNameError, hook, sleep, this_step, wf
+from holdfast.testing import TestApp
+
+
+def order_app(app: App) -> tuple[Any, Any, Any]:
+    @app.step(max_retries=2, retry_delay="1m")
+    def charge(order: str, amount: int = 10) -> str:
+        raise AssertionError("the real provider is not called in tests")
+
+    @app.step
+    async def notify(text: str) -> None:
+        raise AssertionError("no mail is sent in tests")
+
+    @app.workflow
+    async def fulfil(order: str) -> str:
+        payment = charge(order, amount=12)
+        await sleep("1d")
+        if await hook("approval", timeout="2d"):
+            await notify(f"approved {payment}")
+            return payment
+        return "refused"
+
+    return charge, notify, fulfil
+
+
+# -- the block
+
+
+def test_the_app_lives_in_memory_inside_the_block_and_in_its_own_store_outside(app: App, tmp_path: Path) -> None:
+    @app.workflow
+    def flow() -> int:
+        return 1
+
+    with TestApp(app):
+        flow.start().result()
+        assert len(app.runs()) == 1
+    assert not (tmp_path / "shop.db").exists()
+    flow.start()
+    assert (tmp_path / "shop.db").exists()
+    with TestApp(app):
+        assert app.runs() == []
+    assert len(app.runs()) == 1
+
+
+def test_two_worlds_are_apart(app: App) -> None:
+    @app.workflow
+    def flow() -> None: ...
+
+    with TestApp(app):
+        flow.options(id="same").start().result()
+    with TestApp(app):
+        flow.options(id="same").start().result()
+        assert len(app.runs()) == 1
+
+
+def test_the_block_works_for_async_tests(app: App) -> None:
+    charge, notify, fulfil = order_app(app)
+
+    async def main() -> str:
+        async with TestApp(app) as world:
+            world.mock(charge, "paid")
+            world.mock(notify, None)
+            run = await fulfil.astart("o1")
+            await world.aadvance("1d")
+            await run.asend("approval", True)
+            await world.asettle()
+            assert world.calls(notify) == [("approved paid",)]
+            return str(await run)
+
+    assert asyncio.run(main()) == "paid"
+
+
+def test_nothing_is_left_running_after_the_block(app: App) -> None:
+    @app.step
+    def work() -> None: ...
+
+    @app.step
+    async def awork() -> None: ...
+
+    before = threading.active_count()
+    with TestApp(app):
+        work.start().result()
+        awork.start().result()
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+def test_an_error_in_the_block_is_the_one_that_is_seen(app: App) -> None:
+    @app.workflow
+    async def flow() -> None:
+        await hook("never")
+
+    with pytest.raises(ZeroDivisionError), TestApp(app):
+        flow.start()
+        1 / 0
+
+
+# -- time
+
+
+def test_time_stands_still_until_somebody_waits_or_advances(app: App) -> None:
+    @app.workflow
+    async def flow() -> None:
+        await sleep("1d")
+
+    with TestApp(app) as world:
+        begin = world.now
+        run = flow.start()
+        world.settle()
+        time.sleep(0.02)
+        assert world.now == begin
+        world.advance("23h")
+        assert world.now == begin + dt.timedelta(hours=23)
+        assert run.status == "WAITING"
+        world.advance(3600)
+        assert run.status == "SUCCESS"
+        assert run.finished_at == begin + dt.timedelta(days=1)
+
+
+def test_a_year_takes_no_time(app: App) -> None:
+    @app.workflow
+    async def flow() -> int:
+        for _ in range(365):
+            await sleep("1d")
+        return 365
+
+    with TestApp(app) as world:
+        begin, real = world.now, time.monotonic()
+        assert flow.start().result() == 365
+        assert world.now - begin == dt.timedelta(days=365)
+        assert time.monotonic() - real < 5
+
+
+def test_advance_lets_everything_that_falls_due_happen_in_order(app: App) -> None:
+    order: list[tuple[str, dt.timedelta]] = []
+
+    @app.step
+    def note(name: str) -> None:
+        order.append((name, world.now - begin))
+
+    @app.workflow
+    async def flow(name: str, seconds: int) -> None:
+        await sleep(seconds)
+        note(name)
+        await sleep(seconds)
+        note(name)
+
+    with TestApp(app) as world:
+        begin = world.now
+        for name, seconds in (("slow", 50), ("quick", 20), ("middle", 30)):
+            flow.start(name, seconds)
+        world.advance(70)
+        at = [(name, int(after.total_seconds())) for name, after in order]
+        assert at == [("quick", 20), ("middle", 30), ("quick", 40), ("slow", 50), ("middle", 60)]
+
+
+def test_the_world_begins_when_it_is_told(app: App) -> None:
+    @app.workflow
+    def flow() -> dt.datetime:
+        return wf.utc_now()
+
+    begin = dt.datetime(1999, 12, 31, 23, 59, tzinfo=dt.UTC)
+    with TestApp(app, start=begin) as world:
+        assert world.now == begin
+        assert flow.start().result() == begin
+    with pytest.raises(TypeError, match=r"start=.* has no time zone"):
+        TestApp(app, start=dt.datetime(1999, 12, 31))
+
+
+def test_time_is_not_skipped_while_a_step_works(app: App) -> None:
+    @app.step
+    def slow() -> dt.datetime:
+        time.sleep(0.05)
+        return world.now
+
+    @app.workflow
+    async def flow() -> list[Any]:
+        async def timer() -> None:
+            await sleep("1h")
+
+        task = asyncio.create_task(timer())
+        found = slow()
+        await task
+        return [found]
+
+    with TestApp(app) as world:
+        begin = world.now
+        assert flow.start().result() == [begin]
+        assert world.now == begin + dt.timedelta(hours=1)
+
+
+def test_a_run_that_nothing_can_move_is_reported_at_once(app: App) -> None:
+    @app.workflow
+    async def flow() -> None:
+        await hook("approval")
+
+    with TestApp(app):
+        run = flow.start()
+        real = time.monotonic()
+        with pytest.raises(TimeoutError) as caught:
+            run.result()
+        assert str(caught.value) == (
+            f"run {run.id} is WAITING (hook 'approval') and nothing more will happen in this test; send the hook it waits "
+            "for, or resume it"
+        )
+        assert time.monotonic() - real < 5
+
+
+def test_a_workflow_defined_inside_the_block_is_reported(app: App) -> None:
+    with TestApp(app):
+
+        @app.workflow
+        def late() -> None: ...
+
+        with pytest.raises(
+            TimeoutError, match="workflow 'late' was defined after the TestApp was entered; define it before"
+        ):
+            late.start().result()
+
+
+# -- steps
+
+
+def test_mocks_stand_in_for_steps(app: App) -> None:
+    charge, _, fulfil = order_app(app)
+    sent: list[str] = []
+
+    async def fake_notify(text: str) -> None:
+        sent.append(text)
+
+    with TestApp(app) as world:
+        world.mock(charge, lambda order, amount: f"{order} paid {amount}")
+        world.mock("notify", fake_notify)
+        run = fulfil.start("o1")
+        run.send("approval", True)
+        assert run.result() == "o1 paid 12"
+        assert sent == ["approved o1 paid 12"]
+        world.mock(charge, "a value")
+        run = fulfil.start("o2")
+        run.send("approval", False)
+        assert run.result() == "refused"
+
+
+def test_a_mock_may_be_sync_for_an_async_step_and_the_other_way_round(app: App) -> None:
+    @app.step
+    async def awaited() -> str:
+        return "real"
+
+    @app.step
+    def plain() -> str:
+        return "real"
+
+    async def fake() -> str:
+        return "async mock"
+
+    @app.workflow
+    async def flow() -> list[str]:
+        return [await awaited(), plain()]
+
+    with TestApp(app) as world:
+        world.mock(awaited, lambda: "sync mock")
+        world.mock(plain, fake)
+        assert flow.start().result() == ["sync mock", "async mock"]
+
+
+def test_a_mock_knows_which_step_it_stands_in_for(app: App) -> None:
+    @app.step(max_retries=1)
+    def work() -> int:
+        return 0
+
+    def fake() -> int:
+        if this_step.attempt == 1:
+            raise OSError("once")
+        wf.set_data("by", "mock")
+        return this_step.attempt
+
+    with TestApp(app) as world:
+        world.mock(work, fake)
+        run = work.start()
+        assert run.result() == 2
+        assert run.data == {"by": "mock"}
+
+
+def test_mocks_are_gone_after_the_block(app: App) -> None:
+    @app.step
+    def work() -> str:
+        return "real"
+
+    with TestApp(app) as world:
+        world.mock(work, "mock")
+        assert work.start().result() == "mock"
+    with TestApp(app):
+        assert work.start().result() == "real"
+
+
+def test_the_nth_call_of_a_step_can_be_made_to_fail(app: App) -> None:
+    charge, notify, fulfil = order_app(app)
+    with TestApp(app) as world:
+        world.mock(charge, "paid")
+        world.mock(notify, None)
+        world.fail(charge, ConnectionError("down"))
+        world.fail(charge, ConnectionError("down again"), call=2)
+        begin = world.now
+        run = fulfil.start("o1")
+        run.send("approval", True)
+        assert run.result() == "paid"
+        assert len(world.calls(charge)) == 3
+        assert (world.now - begin) == dt.timedelta(days=1, minutes=3)
+        assert [str(e.detail["error"]) for e in run.history() if e.kind == "StepRetrying"] == ["down", "down again"]
+        world.fail(charge, ValueError("once more"), call=1)
+        run = fulfil.start("o2")
+        run.send("approval", False)
+        assert run.result() == "refused"
+        assert len(world.calls(charge)) == 5
+
+
+def test_calls_show_the_arguments_of_each_execution(app: App) -> None:
+    @app.step
+    def work(a: int, b: str = "x", *, c: float = 0.0) -> None: ...
+
+    @app.workflow
+    def flow() -> None:
+        work(1)
+        work(2, b="y")
+        work(3, c=1.5)
+
+    with TestApp(app) as world:
+        flow.start().result()
+        assert world.calls(work) == [(1,), (2, "y"), (3, 1.5)]
+        assert world.calls("work") == world.calls(work)
+
+
+def test_a_step_that_is_not_there_cannot_be_mocked(app: App) -> None:
+    charge, _, _ = order_app(app)
+    assert charge.name == "charge"
+    with TestApp(app) as world:
+        with pytest.raises(UnknownNameError, match="no step named 'chrage' in app 'shop'; known: charge, notify"):
+            world.mock("chrage", None)
+        with pytest.raises(UnknownNameError):
+            world.calls("chrage")
+        with pytest.raises(UnknownNameError):
+            world.fail("chrage", OSError())
+
+
+# -- histories
+
+
+def test_history_can_be_asserted_on(app: App) -> None:
+    charge, notify, fulfil = order_app(app)
+    with TestApp(app) as world:
+        world.mock(charge, "paid")
+        world.mock(notify, None)
+        run = fulfil.start("o1")
+        world.advance("1d")
+        run.send("approval", True)
+        run.result()
+        assert world.kinds(run) == [
+            "RunStarted", "StepCompleted", "TimerFired", "HookOpened", "HookReceived", "StepCompleted", "RunCompleted",
+        ]  # fmt: skip
+        assert [(step.name, step.state) for step in run.steps] == [
+            ("charge", StepState.SUCCESS),
+            ("notify", StepState.SUCCESS),
+        ]
+
+
+def test_code_that_is_not_deterministic_is_found_at_the_end_of_the_block(app: App) -> None:
+    calls: list[int] = []
+
+    @app.step
+    def one() -> None: ...
+
+    @app.step
+    def two() -> None: ...
+
+    @app.workflow
+    def flow() -> None:
+        calls.append(1)
+        one() if len(calls) % 2 else two()
+
+    with pytest.raises(NondeterminismError, match="the history has step 'one', the code asks for step 'two'") as caught:
+        with TestApp(app):
+            flow.start().result()
+    assert f"{__file__}:" in str(caught.value)
+
+
+def test_arguments_that_change_on_replay_are_found_too(app: App) -> None:
+    calls: list[int] = []
+
+    @app.step
+    def work(n: int) -> None: ...
+
+    @app.workflow
+    def flow() -> None:
+        calls.append(1)
+        work(len(calls))
+
+    with pytest.raises(NondeterminismError, match=r"step 'work' .*\[1\].* step 'work' .*\[2\]"):
+        with TestApp(app):
+            flow.start().result()
+
+
+def test_a_result_that_changes_on_replay_is_found_too(app: App) -> None:
+    calls: list[int] = []
+
+    @app.workflow
+    def flow() -> int:
+        calls.append(1)
+        return len(calls)
+
+    with pytest.raises(NondeterminismError, match="returns something else on replay"):
+        with TestApp(app):
+            flow.start().result()
+
+
+def test_the_check_can_be_left_out(app: App) -> None:
+    calls: list[int] = []
+
+    @app.workflow
+    def flow() -> int:
+        calls.append(1)
+        return len(calls)
+
+    with TestApp(app, check_replay=False):
+        flow.start().result()
+
+
+def test_replay_checks_one_run_against_the_code_as_it_is_now(app: App) -> None:
+    deployed: list[bool] = []
+
+    @app.step
+    def work() -> None: ...
+
+    @app.step
+    def more() -> None: ...
+
+    @app.workflow
+    async def flow() -> None:
+        work()
+        if deployed:
+            more()
+        await hook("go")
+
+    with TestApp(app, check_replay=False) as world:
+        run = flow.start()
+        world.settle()
+        world.replay(run)
+        deployed.append(True)
+        with pytest.raises(NondeterminismError, match="the history has hook 'go'"):
+            world.replay(run.id)
+
+
+def test_an_engine_that_broke_is_reported_instead_of_waiting_for_ever(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.workflow
+    async def flow() -> None:
+        await hook("never")
+
+    with pytest.raises(RuntimeError, match="the engine of this TestApp has failed") as caught:
+        with TestApp(app) as world:
+
+            def broken(*args: object) -> None:
+                raise ZeroDivisionError("a bug in the engine")
+
+            monkeypatch.setattr(world.engine, "_advance", broken)
+            flow.start().result()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)

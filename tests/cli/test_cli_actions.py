@@ -1,0 +1,107 @@
+"""Acting on runs."""
+
+from __future__ import annotations
+
+import pytest
+from cli_driver import Cli, eventually
+
+pytestmark = pytest.mark.usefixtures("worker")
+
+
+@pytest.fixture
+def asks(cli: Cli, worker: None) -> str:
+    """A run that waits for a hook."""
+    cli("start", "asks", "bob", "--id", "asks-1")
+    cli.wait_for("asks-1", "WAITING")
+    return "asks-1"
+
+
+@pytest.mark.parametrize("code", [True, False])
+def test_send_answers_a_hook(cli: Cli, asks: str, code: bool) -> None:
+    said = (cli if code else cli.without_code)("runs", "send", asks, "shop-approval", '{"ok": true}')
+    assert said.out == "sent shop-approval to asks-1\n"
+    assert cli.wait_for(asks, "SUCCESS")
+    assert cli("runs", "show", asks, "--json").json["result"] == "bob: True"
+
+
+def test_send_takes_a_key_and_text(cli: Cli) -> None:
+    cli("start", "listens", "--id", "l1")
+    cli.wait_for("l1", "WAITING")
+    assert cli("runs", "show", "l1", "--json").json["hooks"] == [{"name": "word", "key": "k1"}]
+    cli("runs", "send", "l1", "word", "hello", "--key", "k1")
+    cli.wait_for("l1", "SUCCESS")
+    assert cli("runs", "show", "l1", "--json").json["result"] == "hello"
+
+
+def test_a_payload_that_does_not_fit_is_refused(cli: Cli, asks: str) -> None:
+    assert "Approval" in cli("runs", "send", asks, "shop-approval", "maybe", code=2).err
+
+
+def test_cancel_then_retry(cli: Cli, asks: str) -> None:
+    assert cli("runs", "cancel", "as", "--reason", "too late").out == "asked to cancel asks-1\n"
+    cli.wait_for(asks, "CANCELLED")
+    assert cli("runs", "show", asks, "--json").json["reason"] == "too late"
+    said = cli("runs", "cancel", asks, code=4)
+    assert "has ended (CANCELLED)" in said.err
+    cli("runs", "retry", asks)
+    cli.wait_for(asks, "WAITING")
+
+
+def test_pause_then_resume(cli: Cli, asks: str) -> None:
+    cli("runs", "pause", asks, "--reason", "holiday")
+    cli.wait_for(asks, "PAUSED")
+    assert "holiday" in cli("runs", "list").out
+    cli("runs", "resume", asks)
+    cli.wait_for(asks, "WAITING")
+    assert "only PAUSED and STUCK runs can be resumed" in cli("runs", "resume", asks, code=4).err
+
+
+def test_each_of_several_runs_is_tried_and_the_first_failure_is_the_exit_code(cli: Cli, asks: str) -> None:
+    cli("run", "add", "1", "--id", "done")
+    said = cli("runs", "cancel", "nosuch", "done", asks, code=3)
+    assert said.out == "asked to cancel asks-1\n"
+    assert "has ended" in said.err
+    assert "nosuch" in said.err
+
+
+def test_delete_wants_to_be_sure(cli: Cli, asks: str) -> None:
+    cli("run", "add", "1", "--id", "done")
+    assert "--yes" in cli("runs", "delete", "done", code=2).err
+    eventually(lambda: cli("runs", "show", "done", "--json").json["worker"] is None)
+    assert cli("runs", "delete", "done", "--yes", "--json").json == ["done"]
+    cli("runs", "show", "done", code=3)
+    assert "cancel or pause it" in cli("runs", "delete", asks, "--yes", code=4).err
+
+
+def test_fork_goes_on_from_an_event_with_another_result(cli: Cli) -> None:
+    cli("run", "total", "1", "--id", "t1")
+    events = cli("runs", "history", "t1", "--json").json
+    seq = next(event["seq"] for event in events if event["kind"] == "StepCompleted")
+    facts = cli("runs", "fork", "t1", "--at", str(seq), "--replace", f"{seq}=40", "--id", "t2", "--json").json
+    assert (facts["id"], facts["forked_from"], facts["reruns"]) == ("t2", "t1", [])
+    cli.wait_for("t2", "SUCCESS")
+    shown = cli("runs", "show", "t2", "--json").json
+    assert (shown["result"], shown["forked_from"]) == (42, "t1")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--at", "99"], 4, "can't be forked at 99"),
+        (["--at", "2", "--replace", "2=1"], 4, "no result to replace"),
+        (["--at", "2", "--replace", "x"], 2, "give SEQ=JSON"),
+        (["--at", "2", "--input", "5"], 2, "a list of arguments"),
+    ],
+)
+def test_a_fork_that_cannot_be_is_refused(cli: Cli, options: list[str], code: int, words: str) -> None:
+    cli("run", "total", "1", "--id", "t1")
+    assert words in cli("runs", "fork", "t1", *options, code=code).err
+
+
+def test_a_fork_says_what_runs_anew(cli: Cli) -> None:
+    cli("run", "total", "1", "--id", "t1")
+    events = cli("runs", "history", "t1", "--json").json
+    seq = next(event["seq"] for event in events if event["kind"] == "StepRetrying")
+    said = cli("runs", "fork", "t1", "--at", str(seq), "--id", "t2")
+    assert said.out == "t2\n"
+    assert "flaky" in said.err

@@ -1,0 +1,125 @@
+"""The command as a process of its own: a worker and its signals, a terminal, a pipe that closes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_driver import Cli, eventually
+
+HERE = Path(__file__).parent
+COMMAND = [sys.executable, "-m", "holdfast"]
+
+
+@pytest.fixture
+def environment(cli: Cli) -> dict[str, str]:
+    """Of a process that knows the app and the store; `cli` has cleaned ours."""
+    place = {"HOLDFAST_APP": "cli_shop", "HOLDFAST_STORE": cli.store, "PYTHONPATH": str(HERE)}
+    return {**os.environ, **place, "PYTHONUTF8": "1", "TERM": "xterm"}
+
+
+@pytest.fixture
+def process(environment: dict[str, str], cli: Cli) -> Iterator[subprocess.Popen[str]]:
+    worker = subprocess.Popen(
+        [*COMMAND, "worker", "--log-format", "json"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield worker
+    finally:
+        if worker.poll() is None:
+            worker.kill()
+        worker.wait()
+        assert worker.stderr is not None
+        worker.stderr.close()
+
+
+def in_terminal(args: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    """Run a command on a terminal of its own; its exit code, and what was to be seen, without the colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    child = subprocess.Popen([*COMMAND, *args], env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # Linux says so when the other side has closed
+        while chunk := os.read(ours, 65536):
+            seen += chunk
+    os.close(ours)
+    return child.wait(), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+
+
+def test_a_worker_works_until_it_is_told_to_stop(
+    process: subprocess.Popen[str], cli: Cli, environment: dict[str, str]
+) -> None:
+    assert process.stderr is not None
+    first = json.loads(process.stderr.readline())
+    assert (first["level"], first["logger"]) == ("info", "holdfast")
+    assert "of app 'shop'" in first["message"]
+    result = subprocess.run([*COMMAND, "run", "total", "1"], env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "4\n")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert "has stopped" in process.stderr.read()
+    assert "no worker" in cli("health", code=5).err
+
+
+def test_on_a_terminal_a_run_is_a_live_tree(
+    process: subprocess.Popen[str], cli: Cli, environment: dict[str, str]
+) -> None:
+    eventually(lambda: Path(cli.store).exists() and "ok" in health(cli))
+    code, seen = in_terminal(["run", "buy", '{"id": "o1", "qty": 2}', "--id", "b1"], environment)
+    assert code == 0
+    last = seen[seen.rindex("✓ buy  b1  SUCCESS") :]
+    assert "└─ ✓ ship  ….ship." in last
+    assert last.rstrip().endswith('"19.98"')
+    code, seen = in_terminal(["runs", "list"], environment)
+    assert re.search(r"RUN +WORKFLOW +STATUS +CREATED +TOOK +DOING", seen)
+    assert re.search(r"b1 +buy +✓ SUCCESS", seen)
+    code, seen = in_terminal(["runs", "show", "b1"], environment)
+    assert "✓ SUCCESS" in seen
+    code, seen = in_terminal(["doctor"], {**environment, "NO_COLOR": "1"})
+    assert (code, "BAD" in seen) == (0, False)
+
+
+def health(cli: Cli) -> str:
+    from click.testing import CliRunner
+
+    from holdfast.cli import main
+
+    return CliRunner().invoke(main, ["--store", cli.store, "--app-name", "shop", "health"]).output
+
+
+def test_a_pipe_that_closes_early_is_no_error(environment: dict[str, str], cli: Cli) -> None:
+    for i in range(50):
+        cli("start", "add", "1", "--id", f"run-{i}")
+    command = f"{sys.executable} -m holdfast runs list --limit 50 | head -1"
+    result = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
+    assert result.stdout.startswith("run-49\t")
+    assert result.stderr == ""
+
+
+def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(cli: Cli, environment: dict[str, str]) -> None:
+    child: Any = subprocess.Popen(
+        [*COMMAND, "run", "sleeps", "--id", "s1"], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    assert "RunStarted" in child.stderr.readline()
+    child.send_signal(signal.SIGINT)
+    said = child.stderr.read()
+    child.stderr.close()
+    assert child.wait(20) == 130
+    assert "run s1 goes on" in said
+    assert "runs cancel s1" in said
+    assert "Traceback" not in said
+    assert cli.status("s1") == "PENDING"

@@ -1,0 +1,71 @@
+"""gc, health and doctor."""
+
+from __future__ import annotations
+
+import cli_shop
+import pytest
+from cli_driver import Cli
+
+from holdfast import App
+from holdfast.engine.reactor import Settings
+
+
+@pytest.mark.usefixtures("worker")
+def test_health_is_good_where_a_worker_lives(cli: Cli) -> None:
+    assert cli("health").out.startswith("ok: ")
+    facts = cli.without_code("--app-name", "shop", "health", "--here", "--json").json
+    assert facts["ok"] is True
+    assert "total" in facts["workers"][0]["names"]
+
+
+def test_health_without_a_worker_exits_with_5_and_says_how_to_start_one(cli: Cli) -> None:
+    cli("start", "add", "1")
+    assert f"holdfast -A cli_shop --store {cli.store} worker" in cli("health", code=5).err
+    assert cli("health", "--json", code=5).json["ok"] is False
+
+
+@pytest.mark.usefixtures("worker")
+def test_doctor_finds_nothing_where_all_is_well(cli: Cli) -> None:
+    cli("run", "add", "1")
+    out = cli("doctor").out
+    assert "BAD" not in out
+    assert "1 alive" in out
+    assert "knows add, asks" in out
+
+
+def test_doctor_says_that_nobody_works(cli: Cli) -> None:
+    cli("start", "add", "1")
+    out = cli("doctor", code=1).out
+    assert "no worker is alive" in out
+    assert "1 unfinished, and nobody to go on with them" in out
+
+
+def test_doctor_shows_runs_that_nobody_knows_and_why_runs_are_stuck(cli: Cli) -> None:
+    cli_shop.app.use_store(cli.store)
+    with cli_shop.app.worker(settings=Settings(unknown_after=0.3, sweep=0.1)):
+        look_for_what_nobody_knows(cli)
+
+
+def look_for_what_nobody_knows(cli: Cli) -> None:
+    old = App("shop", cli.store)
+
+    @old.workflow
+    async def forgotten() -> None: ...
+
+    run = old.start("forgotten")
+    old.close()
+    findings = cli("doctor", "--json", code=1).json
+    (found,) = [f for f in findings if f["check"] in ("unknown", "stuck") and f["level"] == "bad"]
+    assert "forgotten" in found["text"]
+    # The engine sets it aside after a moment; then it is stuck, with the reason, and a watch ends.
+    said = cli("runs", "watch", run.id, "--exit-status", code=1)
+    assert said.lines[-1][2] == "STUCK"
+    out = cli("doctor", code=1).out
+    assert "is stuck: no live worker of app 'shop' knows 'forgotten'" in out
+    assert "runs resume" in out
+
+
+@pytest.mark.usefixtures("worker")
+def test_gc_counts_what_it_deletes(cli: Cli) -> None:
+    assert cli("gc").out == "deleted 0 runs\n"
+    assert cli.without_code("--app-name", "shop", "gc", "--json").json == {"deleted": 0}

@@ -1,0 +1,160 @@
+"""Watching: a line per change, progress, the tree as it grows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import cli_shop
+import pytest
+from cli_driver import Cli, eventually
+
+from holdfast.app import App
+from holdfast.cli.output import Line, print_table
+from holdfast.cli.plain import Reader
+from holdfast.cli.tree import Grove, Node, Painter
+
+SECOND = 1_000_000
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_run_that_has_ended_is_told_from_its_beginning(cli: Cli) -> None:
+    cli("run", "buy", '{"id": "o1", "qty": 2}', "--id", "b1")
+    told = cli("runs", "watch", "b1").lines
+    assert [line[2] for line in told if line[1] == "b1"] == [
+        "RunStarted", "DataSet", "ChildStarted", "ChildCompleted", "RunCompleted", "SUCCESS"
+    ]  # fmt: skip
+    assert {"RunStarted", "StepCompleted"} <= {line[2] for line in told if line[1].startswith("b1.ship")}
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_exit_code_is_the_runs_own_only_if_asked_for(cli: Cli) -> None:
+    cli("run", "fails", "x", "--id", "f1", code=1)
+    cli("runs", "watch", "f1")
+    cli("runs", "watch", "f1", "--exit-status", code=1)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_run_is_followed_until_it_ends_with_its_progress(cli: Cli, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    cli("start", "packs", str(gate), "--id", "p1")
+    eventually(lambda: cli("runs", "show", "p1", "--json").json["steps"])
+    tree = cli("runs", "tree", "p1").out
+    assert "━━━━━━━━━━━━━━━───── 75% 3/4  boxes" in tree
+    threading.Timer(0.1, gate.touch).start()
+    changes = [json.loads(line) for line in cli("runs", "watch", "p1", "--json").out.splitlines()]
+    assert {"done": 3, "total": 4, "note": "boxes"} in [change.get("progress") for change in changes]
+    assert changes[-1]["status"] == "SUCCESS"
+
+
+@pytest.mark.usefixtures("worker")
+def test_watching_ends_at_the_push_and_not_at_the_next_look(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.watch.FALLBACK", 60.0)
+    cli("start", "asks", "bob", "--id", "a1")
+    cli.wait_for("a1", "WAITING")
+    threading.Timer(0.2, answer, (cli.store,)).start()
+    assert cli("runs", "watch", "a1").lines[-1][2] == "SUCCESS"
+
+
+def answer(store: str) -> None:
+    someone = App("shop", store)
+    someone.get_run("a1").send("shop-approval", {"ok": True})
+    someone.close()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_retried_run_and_its_retried_child_are_read_anew(cli: Cli, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    cli("run", "outer", str(gate), "--id", "o1", code=1)
+    shop = App("shop", cli.store)
+    grove = Grove(shop.store, Reader(shop.codec), "o1")
+    assert [node.state for node in grove.read().children] == ["FAILURE"]
+    gate.touch()
+    cli("runs", "retry", "o1")
+    cli.wait_for("o1", "SUCCESS")
+    root = grove.read()
+    shop.close()
+    assert (root.state, root.attempt) == ("SUCCESS", 2)
+    assert [(node.name, node.state) for node in root.children] == [("inner", "FAILURE"), ("inner", "SUCCESS")]
+    assert [node.state for node in root.children[1].children] == ["FAILURE", "SUCCESS"]
+
+
+def test_who_waits_without_a_worker_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.watch.PATIENCE", 0.0)
+    cli("start", "add", "1", "--id", "x")
+    told = threading.Event()
+
+    def late_worker() -> None:
+        told.wait(20)
+        app = App("shop", cli.store)
+        app.step(cli_shop.add.__wrapped__)
+        with app.worker():
+            app.get_run("x").result(20)
+        app.close()
+
+    said: list[str] = []
+
+    def note(text: str) -> None:
+        said.append(text)
+        told.set()
+
+    monkeypatch.setattr("holdfast.cli.watch.note", note)
+    helper = threading.Thread(target=late_worker)
+    helper.start()
+    assert cli.without_code("runs", "watch", "x").lines[-1][2] == "SUCCESS"
+    helper.join()
+    assert said == [f"no worker is alive; start one: holdfast -A MODULE --store {cli.store} worker"]
+
+
+# -- the tree as lines
+
+
+def text(lines: list[Line]) -> list[str]:
+    return ["".join(span.text for span in line) for line in lines]
+
+
+def tree() -> Node:
+    steps = [Node("charge", "SUCCESS", attempt=2, started_at=0, ended_at=SECOND)]
+    steps += [Node("pack", "SUCCESS", started_at=0, ended_at=SECOND // 2) for _ in range(30)]
+    steps += [Node("notify", "RETRY", started_at=0, detail="retry 12:00:00 (in 3.0s); OSError: gone")]
+    child = Node("ship", "RUNNING", run_id="o1.ship.7c0", started_at=SECOND)
+    child.children = [Node("label", "STARTED", started_at=SECOND, progress={"done": 1, "total": 2, "note": "pdf"})]
+    return Node("fulfil", "RUNNING", run_id="o1", started_at=0, children=[*steps, child])
+
+
+def test_what_is_done_is_folded_where_there_is_no_room() -> None:
+    assert len(Painter(2 * SECOND).paint(tree())) == 35
+    assert text(Painter(2 * SECOND, height=10).paint(tree())) == [
+        "● fulfil  o1  RUNNING  2.0s",
+        "├─ ✓ 31 done: pack × 30, charge",
+        "├─ ↻ notify  RETRY  2.0s  retry 12:00:00 (in 3.0s); OSError: gone",
+        "└─ ● ship  o1.ship.7c0  RUNNING  1.0s",
+        "   └─ ● label  STARTED  1.0s  ━━━━━━━━━━────────── 50% 1/2  pdf",
+    ]
+
+
+def test_the_upper_part_is_left_out_where_folding_is_not_enough() -> None:
+    root = Node("many", "RUNNING", run_id="m", children=[Node(f"s{i}", "STARTED") for i in range(50)])
+    lines = text(Painter(0, height=5, crop=True).paint(root))
+    assert lines == ["● many  m  RUNNING", "  47 lines above ...", *lines[2:]]
+    assert lines[-1] == "└─ ● s49  STARTED"
+    assert len(lines) == 5
+
+
+def test_a_terminal_without_unicode_gets_ascii() -> None:
+    lines = text(Painter(2 * SECOND, height=10, unicode=False).paint(tree()))
+    assert lines[0] == "* fulfil  o1  RUNNING  2.0s"
+    assert lines[-1] == "   `- * label  STARTED  1.0s  ##########.......... 50% 1/2  pdf"
+    assert all(line.replace("×", "x").isascii() for line in lines)
+
+
+def test_ids_are_short_for_eyes() -> None:
+    root = Node("a", "RUNNING", run_id="6f04b7a1-52d6-473c-bd30-92140f0a7847")
+    root.children = [Node("b", "RUNNING", run_id=f"{root.run_id}.b.3c0")]
+    assert text(Painter(0, short_ids=True).paint(root)) == ["● a  6f04b7a1  RUNNING", "└─ ● b  ….b.3c0  RUNNING"]
+
+
+def test_a_table_for_a_pipe_keeps_each_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["A", "B"], [["x\ny", "z\tz"]])
+    assert capsys.readouterr().out == "x y\tz z\n"

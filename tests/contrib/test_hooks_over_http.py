@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from holdfast import App, define_hook, wf
+from holdfast.contrib.asgi import hooks, lifespan
+
+
+@dataclass
+class Approval:
+    by: str
+    amount: int
+
+
+def make_app(folder: Path) -> App:
+    app = App("approvals", str(folder / "approvals.db"))
+    approval = define_hook("http-approval", payload=Approval)
+
+    @app.workflow
+    async def approve() -> str:
+        waiting = approval(timeout="1h")
+        wf.set_data("token", waiting.token)
+        answer = await waiting
+        return f"{answer.by}:{answer.amount}"
+
+    return app
+
+
+@contextmanager
+def served(web: FastAPI) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(web, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            thread.join(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(15)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[tuple[App, httpx.Client]]:
+    app = make_app(tmp_path)
+    web = FastAPI(lifespan=lifespan(app))
+    web.mount("/holdfast", hooks(app, limit=1_000))
+    with served(web) as url, httpx.Client(base_url=f"{url}/holdfast/hooks/") as client:
+        yield app, client
+    app.close()
+
+
+def start(app: App) -> tuple[str, str]:
+    run = app.start("approve")
+    watch = app.notifier.watch(run.id)
+    while "token" not in run.data:
+        watch.wait(0.01)
+    watch.close()
+    return run.id, run.data["token"]
+
+
+def test_a_payload_posted_to_a_token_reaches_the_workflow_typed(world: tuple[App, httpx.Client]) -> None:
+    app, client = world
+    run_id, token = start(app)
+    answer = client.post(token, json={"by": "ada", "amount": 3})
+    assert (answer.status_code, answer.json()) == (202, {"accepted": True})
+    assert app.get_run(run_id).result(timeout=10) == "ada:3"
+    again = client.post(token, json={"by": "ada", "amount": 3})
+    assert again.status_code == 403
+    assert "used already" in again.json()["error"]
+
+
+def test_bad_requests_are_refused_and_the_run_goes_on_waiting(world: tuple[App, httpx.Client]) -> None:
+    app, client = world
+    run_id, token = start(app)
+    assert client.post(token, json={"by": "ada"}).status_code == 422
+    assert "amount" in client.post(token, json={"by": "ada"}).json()["error"]
+    assert client.post(token, content=b"{").status_code == 400
+    assert client.post(token, content=json.dumps("x" * 2_000)).status_code == 413
+    assert client.get(token).status_code == 405
+    assert client.post(token[:-4] + "AAAA", json={}).status_code == 403
+    assert client.post("").status_code == 404
+    assert client.post(token, json={"by": "bob", "amount": 1}).status_code == 202
+    assert app.get_run(run_id).result(timeout=10) == "bob:1"
+
+
+def test_type_tags_in_a_body_build_nothing(world: tuple[App, httpx.Client]) -> None:
+    app, client = world
+    _, token = start(app)
+    answer = client.post(token, json={"$": "pickle", "v": "gASVAAAAAAAAAA=="})
+    assert answer.status_code == 422

@@ -1,0 +1,431 @@
+"""The app that the fault tests run in real processes. Each step leaves a line in a ledger outside the store, so that
+what was executed can be compared with what was recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from holdfast import App, FatalError, RetryableError, RunError, hook, sleep, this_step, wf
+from holdfast.core import events as ev
+from holdfast.engine.records import to_record
+from holdfast.ports import NewRun
+
+app = App("effects", version="1")
+
+
+def effect(step: str, note: object = None) -> None:
+    """One line per execution: run, step, idempotency key, attempt, pid."""
+    line = [wf.identity.workflow_id, step, this_step.idempotency_key, this_step.attempt, os.getpid(), note]
+    fd = os.open(os.environ["EFFECTS_LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        os.write(fd, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(fd)
+
+
+def gate(name: str) -> Path:
+    """A file that a test makes when a step may go on."""
+    return Path(os.environ["EFFECTS_LEDGER"]).with_name(f"gate-{name}")
+
+
+# -- steps
+
+
+@app.step
+async def add(a: int, b: int) -> int:
+    effect("add", [a, b])
+    return a + b
+
+
+@app.step
+def double(n: int) -> int:
+    effect("double", n)
+    return 2 * n
+
+
+@app.step
+async def slow(seconds: float) -> str:
+    effect("slow")
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+@app.step(max_retries=3, retry_delay=0.05)
+async def flaky(fails: int) -> int:
+    effect("flaky")
+    if this_step.attempt <= fails:
+        raise RetryableError(f"attempt {this_step.attempt} fails")
+    return this_step.attempt
+
+
+@app.step(max_retries=0)
+async def refuse() -> None:
+    effect("refuse")
+    raise FatalError("no")
+
+
+@app.step
+async def remember(key: str, value: int) -> int:
+    effect("remember", key)
+    wf.set_data(key, value)
+    return value
+
+
+@app.step
+async def pull_the_plug() -> str:
+    effect("pull_the_plug")
+    await app.get_run(wf.identity.workflow_id).acancel("pulled")
+    return "pulled"
+
+
+@app.step
+async def pause_me() -> str:
+    """Ends while its run is paused, so that its outcome takes the long way."""
+    effect("pause_me")
+    run = app.get_run(wf.identity.workflow_id)
+    await run.apause("for a while")
+    while await run.astatus() != "PAUSED":
+        await asyncio.sleep(0.005)
+    return "paused"
+
+
+@app.step
+async def resume_other(run_id: str) -> str:
+    effect("resume_other")
+    run = app.get_run(run_id)
+    while not (status := await run.astatus()).is_final:
+        await asyncio.sleep(0.1)  # long enough for the other step to end while its run is paused
+        if status == "PAUSED":
+            with contextlib.suppress(RunError):  # it may go on already
+                await run.aresume()
+    return str(status)
+
+
+@app.step
+def wait_at_gate(name: str) -> str:
+    """Executes until the test opens the gate."""
+    effect("wait_at_gate", name)
+    while not gate(name).exists():
+        time.sleep(0.005)
+        this_step.progress(1)
+    return name
+
+
+@app.step(max_losses=100)
+def endure(name: str) -> str:
+    """The same, whatever happens to its workers."""
+    effect("endure", name)
+    while not gate(name).exists():
+        time.sleep(0.005)
+    return name
+
+
+@app.step(max_retries=0)
+def fail_at_gate(name: str) -> None:
+    effect("fail_at_gate", name)
+    while not gate(name).exists():
+        time.sleep(0.005)
+    raise ValueError("at the gate")
+
+
+def leave_in_turn(step: str) -> int:
+    """The first execution goes when gate `first` opens, the others at `second`; which one this is."""
+    effect(step)
+    lines = Path(os.environ["EFFECTS_LEDGER"]).read_text().splitlines()
+    number = [json.loads(line)[4] for line in lines if json.loads(line)[1] == step].index(os.getpid())
+    while not gate("second" if number else "first").exists():
+        time.sleep(0.005)
+    return number
+
+
+@app.step
+def first_is_fast() -> str:
+    leave_in_turn("first_is_fast")
+    return f"by {os.getpid()}"
+
+
+@app.step(max_retries=3, retry_delay=0.01)
+def first_fails() -> str:
+    if leave_in_turn("first_fails") == 0:
+        raise RetryableError("the first one fails")
+    return f"by {os.getpid()}"
+
+
+@app.step(pool="process", timeout=None)
+def wait_in_process(name: str) -> str:
+    effect("wait_in_process", name)
+    while not gate(name).exists():
+        time.sleep(0.005)
+    return name
+
+
+@app.step(max_retries=0, timeout=None)
+def poison() -> None:
+    effect("poison")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.step(max_retries=0, pool="process")
+def die_in_process() -> None:
+    effect("die_in_process")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.step(pool="process")
+def live_in_process(n: int) -> int:
+    effect("live_in_process", n)
+    return n + 1
+
+
+# -- workflows
+
+
+@app.workflow
+async def sequence(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total = await add(total, i)
+    return total
+
+
+@app.workflow
+def plain(n: int) -> int:
+    for _ in range(n):
+        n = double(n)
+    return n
+
+
+@app.workflow
+async def fan(n: int) -> list[int]:
+    return list(await asyncio.gather(*(add(i, i) for i in range(n))))
+
+
+@app.workflow
+async def stubborn(fails: int) -> int:
+    return await flaky(fails)
+
+
+@app.workflow
+async def nap(seconds: float) -> int:
+    one = await add(1, 1)
+    await sleep(seconds)
+    return await add(one, 1)
+
+
+@app.workflow
+async def family(n: int) -> list[int]:
+    totals = await asyncio.gather(*(sequence(i + 1) for i in range(n)))
+    return [await add(total, 100) for total in totals]
+
+
+@app.workflow
+async def question() -> str:
+    first = await hook("answer")
+    await add(1, 2)
+    second = await hook("answer")
+    return f"{first} {second}"
+
+
+@app.workflow
+async def diary() -> int:
+    wf.set_data("chapter", 1)
+    await remember("seen", 7)
+    wf.set_data("chapter", 2)
+    return await add(wf.get_data("seen"), wf.get_data("chapter"))
+
+
+@app.workflow(max_retries=1)
+async def second_try() -> int:
+    one = await add(1, 1)
+    if wf.attempt == 1:
+        raise RuntimeError("the first attempt fails")
+    return await add(one, 10)
+
+
+@app.workflow
+async def unwound() -> str:
+    try:
+        await pull_the_plug()
+        await sleep(60)
+    finally:
+        await add(0, 0)
+        await add(0, 1)
+    return "not cancelled"
+
+
+@app.workflow
+async def rounds(left: int, total: int) -> int:
+    total = await add(total, left)
+    if left:
+        wf.continue_as_new(left - 1, total)
+    return total
+
+
+@app.workflow
+async def caught() -> str:
+    try:
+        await refuse()
+    except FatalError as error:
+        await add(9, 9)
+        return str(error)
+    return "nothing was raised"
+
+
+@app.workflow
+async def long(seconds: float) -> str:
+    return await slow(seconds)
+
+
+@app.workflow
+async def paused() -> str:
+    return await pause_me()
+
+
+@app.workflow
+async def resumes(run_id: str) -> str:
+    return await resume_other(run_id)
+
+
+@app.workflow(durable=False)
+async def fleeting(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total = await add(total, i)
+        await asyncio.sleep(0.02)
+    return total
+
+
+@app.workflow(durable=False)
+async def fleeting_gate(name: str) -> str:
+    return wait_at_gate(name)
+
+
+@app.workflow(durable=False)
+async def fleeting_nap(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@app.workflow
+async def gated(name: str) -> str:
+    passed = wait_at_gate(name)
+    await add(1, 1)
+    return passed
+
+
+@app.workflow
+async def endures(name: str) -> str:
+    return endure(name)
+
+
+@app.workflow
+async def fails_at_gate(name: str) -> str:
+    try:
+        fail_at_gate(name)
+    except ValueError as error:
+        return f"it failed: {error}"
+    return "nothing was raised"
+
+
+@app.workflow
+async def race() -> str:
+    return first_is_fast()
+
+
+@app.workflow
+async def late_failure() -> str:
+    return first_fails()
+
+
+@app.workflow
+async def gated_process(name: str) -> str:
+    return wait_in_process(name)
+
+
+@app.workflow
+async def poisoned() -> None:
+    poison()
+
+
+@app.workflow
+async def beside_poison(n: int) -> str:
+    """Poison, and good work beside it in the same run."""
+
+    async def good() -> int:
+        total = 0
+        for i in range(n):
+            total = await add(total, i)
+        return total
+
+    async def bad() -> str:
+        try:
+            poison()
+        except Exception as error:
+            return type(error).__name__
+        return "nothing was raised"
+
+    total, fate = await asyncio.gather(good(), bad())
+    return f"{total} {fate}"
+
+
+@app.workflow
+async def dies_in_process() -> str:
+    try:
+        die_in_process()
+    except Exception as error:
+        return type(error).__name__
+    return "nothing was raised"
+
+
+@app.workflow
+async def in_process(n: int) -> int:
+    return live_in_process(n)
+
+
+SCENARIO = {
+    "sequence": (sequence, (4,)),
+    "plain": (plain, (3,)),
+    "fan": (fan, (5,)),
+    "stubborn": (stubborn, (2,)),
+    "nap": (nap, (0.05,)),
+    "family": (family, (2,)),
+    "question": (question, ()),
+    "diary": (diary, ()),
+    "second_try": (second_try, ()),
+    "unwound": (unwound, ()),
+    "rounds": (rounds, (2, 0)),
+    "caught": (caught, ()),
+    "long": (long, (0.15,)),
+    "paused": (paused, ()),
+    "resumes": (resumes, ("paused",)),
+}
+"""Every way a run can go, by id."""
+
+
+def start_scenario() -> None:
+    for run_id, (workflow, args) in SCENARIO.items():
+        workflow.options(id=run_id).start(*args)  # type: ignore[attr-defined]
+    for answer in ("yes", "no"):
+        app.get_run("question").send("answer", answer)
+    start_stranger()
+
+
+def start_stranger() -> None:
+    """A run whose workflow no worker knows."""
+    now = app.store.now()
+    started = ev.RunStarted(seq=1, ts=now, workflow="stranger", seed=1)
+    app.store.create(
+        NewRun(
+            id="stranger",
+            workflow="stranger",
+            records=[to_record(started)],
+            wake_at=now,
+            created_at=now,
+            fingerprint=b"",
+        )
+    )

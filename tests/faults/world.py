@@ -1,0 +1,222 @@
+"""A folder with a database, a ledger, and real worker processes on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import effects
+
+from holdfast.core import events as ev
+from holdfast.errors import StoreBusyError
+from holdfast.ports import WorkerRow
+from holdfast.stores.sqlite import SqliteStore
+
+HERE = Path(__file__).parent
+T = TypeVar("T")
+
+
+class Entry:
+    """A line of the ledger: one execution of a step."""
+
+    def __init__(self, line: str) -> None:
+        self.run, self.step, self.key, self.attempt, self.pid, self.note = json.loads(line)
+        self.name = ":".join(self.key.split(":")[:2])  # run and command; the rest tells runs of one id apart
+
+    def __repr__(self) -> str:
+        return f"<{self.key} {self.step} attempt {self.attempt} by {self.pid}>"
+
+
+class World:
+    """What one fault test works on. `app` is the client's side, in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = folder / "effects.db"
+        self.ledger_file = folder / "ledger"
+        self.ledger_file.touch()
+        self.app = effects.app
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "HOLDFAST_STORE": str(self.database),
+            "EFFECTS_LEDGER": str(self.ledger_file),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    # -- processes
+
+    def worker(self, failpoint: str = "", **environment: str) -> subprocess.Popen[bytes]:
+        """`holdfast -A effects worker`, as anybody would start it."""
+        command = ["-c", "from holdfast.cli import main; main()", "-A", "effects", "worker"]
+        return self.python(*command, HOLDFAST_FAILPOINT=failpoint, **environment)
+
+    def engine(
+        self, settings: dict[str, Any] | None = None, failpoint: str = "", **env: str
+    ) -> subprocess.Popen[bytes]:
+        """A worker with settings of its own."""
+        return self.python("engine_process.py", json.dumps(settings or {}), HOLDFAST_FAILPOINT=failpoint, **env)
+
+    def python(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments], cwd=HERE, env=self.environment | environment, stdout=log, stderr=log
+            )
+        self._processes.append(process)
+        return process
+
+    def stop(self, process: subprocess.Popen[bytes], timeout: float = 20) -> int:
+        """Ask politely, once it has come up."""
+        self.until(lambda: process.poll() is not None or process.pid in self.pids(), 20, "a worker to be stopped")
+        process.send_signal(signal.SIGTERM)
+        return process.wait(timeout)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.wait()
+
+    def freeze(self, process: subprocess.Popen[bytes]) -> None:
+        """Stop a worker where it doesn't hold up the others: not inside a transaction."""
+        probe = SqliteStore(self.app.name, str(self.database), self.app.clock, timeout=0.2)
+
+        def is_apart() -> bool:
+            process.send_signal(signal.SIGSTOP)
+            try:
+                probe.collect(1)
+            except StoreBusyError:
+                process.send_signal(signal.SIGCONT)
+                return False
+            return True
+
+        try:
+            self.until(is_apart)
+        finally:
+            probe.close()
+
+    def close(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                self.kill(process)
+
+    # -- looking
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def ledger(self, step: str = "", run: str = "") -> list[Entry]:
+        entries = [Entry(line) for line in self.ledger_file.read_text().splitlines()]
+        return [e for e in entries if (not step or e.step == step) and (not run or e.run == run)]
+
+    def open_gate(self, name: str) -> None:
+        (self.folder / f"gate-{name}").touch()
+
+    def events(self, run_id: str) -> list[ev.AnyEvent]:
+        return self.app.client.events(run_id)
+
+    def until(self, condition: Callable[[], T], timeout: float = 20, what: str = "") -> T:
+        """The first true answer of `condition`."""
+        deadline = time.monotonic() + timeout
+        while not (found := condition()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what or condition} did not come true in {timeout} s\n{self.log()[-6000:]}")
+            time.sleep(0.005)
+        return found
+
+    def workers(self) -> list[str]:
+        return [worker.id for worker in self.app.store.workers()]
+
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self.app.store.workers()]
+
+    def recorded(self) -> set[str]:
+        """All steps whose end is in the store, as ledger entries name them."""
+        names = set()
+        for run in self.app.runs(limit=10_000):
+            for event in self.events(run.id):
+                if isinstance(event, ev.StepCompleted | ev.StepFailed):
+                    names.add(f"{run.id}:{event.cmd}")
+        return names
+
+    def results(self) -> dict[str, Any]:
+        """What became of each run."""
+        found = {}
+        for run in self.app.runs(limit=10_000):
+            try:
+                result = repr(run.result(timeout=0))
+            except Exception as error:
+                result = f"{type(error).__name__}: {error}"
+            found[same_everywhere(run.id)] = (str(run.status), result, run.data)
+        return found
+
+    def is_done(self) -> bool:
+        """Whether nothing more will happen."""
+        return all(run.status.is_final or run.status == "STUCK" for run in self.app.runs(limit=10_000))
+
+    def executed(self) -> dict[tuple[str, str, str], int]:
+        """How many steps of each kind each run has executed, whatever the number of executions."""
+        keys: dict[tuple[str, str, str], set[str]] = {}
+        for entry in self.ledger():
+            keys.setdefault((same_everywhere(entry.run), entry.step, json.dumps(entry.note)), set()).add(entry.key)
+        return {kind: len(found) for kind, found in keys.items()}
+
+    def leave_a_dead_worker(self) -> None:
+        """A worker whose process is gone."""
+        store = self.app.store
+        store.register(
+            WorkerRow(id="dead-1", app=self.app.name, host="here", pid=1, build="1", names=[]), 3_600 * 1_000_000
+        )
+        store.let_go("dead-1")
+
+    def check_histories(self) -> None:
+        """What holds for every history, whatever happened to its workers."""
+        for run in self.app.runs(limit=10_000):
+            events = self.events(run.id)
+            assert [e.seq for e in events] == list(range(1, len(events) + 1)), f"{run.id} has gaps"
+            ends = [e for e in events if isinstance(e, ev.RunEnded)]
+            assert len(ends) <= 1, f"{run.id} has ended twice"
+            assert run.status.is_final == bool(ends), (
+                f"{run.id} is {run.status}, and its history ends with {events[-1]}"
+            )
+            outcomes: dict[str, ev.Event] = {}
+            for event in events:
+                delivered = isinstance(event, ev.Commanded) and event.delivered
+                if delivered or isinstance(event, ev.StepCancelled | ev.ChildDropped):
+                    assert event.cmd not in outcomes, f"{run.id}: {event} after {outcomes[event.cmd]}"
+                    outcomes[event.cmd] = event
+            retried = [(e.cmd, e.attempt) for e in events if isinstance(e, ev.StepRetrying)]
+            assert len(retried) == len(set(retried)), f"{run.id}: an attempt failed twice: {retried}"
+
+
+def same_everywhere(run_id: str) -> str:
+    """A run's id without the part of a child's that differs from world to world."""
+    return run_id.rpartition("-")[0] if "." in run_id else run_id
+
+
+@contextmanager
+def open_world(folder: Path) -> Iterator[World]:
+    before = {name: os.environ.get(name) for name in ("HOLDFAST_STORE", "EFFECTS_LEDGER")}
+    world = World(folder)
+    effects.app.close()
+    os.environ["HOLDFAST_STORE"] = str(world.database)
+    os.environ["EFFECTS_LEDGER"] = str(world.ledger_file)
+    try:
+        yield world
+    finally:
+        world.close()
+        effects.app.close()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,92 @@
+"""One SQLite store used by many threads, and closed while it is used."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from holdfast.app import SystemClock
+from holdfast.ports import NewRun, Record, RunQuery
+from holdfast.stores.locks import Turnstile
+from holdfast.stores.sqlite import SqliteStore
+
+
+def create(store: SqliteStore, run_id: str) -> None:
+    now = store.now()
+    record = Record(1, "RunStarted", "", "", 0, 0, "", now, b"{}")
+    store.create(NewRun(id=run_id, workflow="ship", records=[record], wake_at=now, created_at=now, fingerprint=b""))
+
+
+@pytest.mark.parametrize("where", ["file", ":memory:"])
+def test_many_threads_write_and_read_at_once(tmp_path: Path, where: str) -> None:
+    store = SqliteStore("orders", where if where == ":memory:" else str(tmp_path / "x.db"), SystemClock())
+
+    def work(number: int) -> None:
+        for i in range(30):
+            create(store, f"{number}-{i}")
+            assert store.get(f"{number}-{i}") is not None
+            assert store.payloads(f"{number}-{i}") == [b"{}"]
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert len(store.runs(RunQuery(limit=1_000))) == 240
+    store.close()
+
+
+def test_a_store_closed_by_one_thread_leaves_no_connection_of_another_open(tmp_path: Path) -> None:
+    store = SqliteStore("orders", str(tmp_path / "x.db"), SystemClock())
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store.read() as db:
+            db.execute("SELECT 1")
+            inside.set()
+            go_on.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(10)
+    store.close()
+    go_on.set()
+    thread.join()
+    assert store._idle == []
+    gc.collect()  # a connection left open would warn
+
+
+def test_writers_take_turns(tmp_path: Path) -> None:
+    """Whoever waits goes before whoever comes back at once."""
+    path = str(tmp_path / "x.db")
+    greedy, patient = Turnstile(path, 10), Turnstile(path, 10)
+    entered: list[str] = []
+    stop = threading.Event()
+
+    def hog() -> None:
+        while not stop.is_set():
+            greedy.enter()
+            entered.append("greedy")
+            threading.Event().wait(0.001)
+            greedy.leave()
+
+    thread = threading.Thread(target=hog)
+    thread.start()
+    until(lambda: entered)
+    for _ in range(20):
+        patient.enter()
+        entered.append("patient")
+        patient.leave()
+    stop.set()
+    thread.join()
+    between = "".join(name[0] for name in entered).split("p")
+    assert max(len(turns) for turns in between[1:-1]) < 25
+    greedy.close()
+    patient.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        pass

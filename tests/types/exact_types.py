@@ -1,0 +1,339 @@
+"""Decorating changes nothing about a function's type. mypy reads this as part of `make check`; nothing runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import uuid
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple, assert_type
+
+from holdfast import (
+    App,
+    ChildRun,
+    HookCall,
+    HookDefinition,
+    Run,
+    RunEvent,
+    RunPage,
+    RunStep,
+    Status,
+    StatusEntry,
+    Step,
+    StepFuture,
+    Workflow,
+    WorkflowIdentity,
+    define_hook,
+    hook,
+    shield,
+    sleep,
+    start_child_workflow,
+    step,
+    this_step,
+    wf,
+    workflow,
+)
+from holdfast.testing import TestApp
+
+
+@dataclass
+class Order:
+    id: str
+    total: Decimal
+
+
+class Receipt(NamedTuple):
+    order: Order
+    paid: bool
+
+
+app = App("typed")
+
+
+# -- defining: with and without parentheses, sync and async, every kind of parameter
+
+
+@app.step
+def price(order: Order, *, currency: str = "EUR") -> Decimal:
+    return order.total
+
+
+@app.step
+async def charge(order: Order, amount: Decimal, attempts: int = 3) -> bool:
+    return True
+
+
+@app.step(max_retries=5, retry_delay="exponential", timeout="30s", retry_for=[ConnectionError], pool="process")
+def resize(path: str, /, width: int, *rest: int, sharp: bool = False, **tags: str) -> bytes:
+    return b""
+
+
+@app.step(name="notify-user", retry_delay=dt.timedelta(seconds=2), stall_timeout=5, timeout=None, retry_for=OSError)
+async def notify(user: str, text: str | None = None) -> None:
+    return None
+
+
+@app.workflow
+def quote(order: Order) -> Decimal:
+    return price(order, currency="USD")
+
+
+@app.workflow(max_retries=1, retry_for=(ConnectionError,), timeout="1h", retain=None)
+async def fulfil(order: Order, *, express: bool = False) -> Receipt:
+    return Receipt(order, True)
+
+
+@app.workflow(durable=False, retry_delay=["1s", 5, dt.timedelta(minutes=1)])
+def tidy() -> None:
+    return None
+
+
+class Resize:
+    """A class with `__call__` is called like that method. mypy ignores decorators on classes, so that it sees the
+    step only if the decorator is called; other type checkers see both."""
+
+    def __call__(self, path: str, *, width: int = 100) -> bytes:
+        return b""
+
+
+class Fetch:
+    async def __call__(self, url: str) -> str:
+        return url
+
+
+resize_class = app.step(Resize)
+fetch_class = app.step(timeout="5s")(Fetch)
+resize_flow = app.workflow(max_retries=1)(Resize)
+fetch_flow = app.workflow(Fetch)
+
+
+@step
+def top_level_step(a: int) -> str:
+    return str(a)
+
+
+@step(max_retries=0)
+async def top_level_step_with_options(a: int) -> str:
+    return str(a)
+
+
+@workflow
+async def top_level_workflow(a: int = 1) -> list[str]:
+    return [top_level_step(a)]
+
+
+@workflow(name="other")
+def top_level_workflow_with_options(a: int = 1) -> list[str]:
+    return [top_level_step(a)]
+
+
+# -- calling: a plain call gives the result, an async one is awaited
+
+
+def plain_calls(order: Order) -> None:
+    assert_type(price(order), Decimal)
+    assert_type(price(order, currency="USD"), Decimal)
+    assert_type(resize("a.png", 10, 1, 2, sharp=True, tag="x"), bytes)
+    assert_type(resize("a.png", width=10), bytes)
+    _ = assert_type(charge(order, Decimal(1)), Coroutine[None, None, bool])
+    assert_type(quote(order), Decimal)
+    _ = assert_type(fulfil(order, express=True), Coroutine[None, None, Receipt])
+    assert_type(tidy(), None)
+    assert_type(resize_class("a.png", width=1), bytes)
+    _ = assert_type(fetch_class("u"), Coroutine[None, None, str])
+    assert_type(resize_flow("a.png"), bytes)
+    _ = assert_type(fetch_flow("u"), Coroutine[None, None, str])
+    assert_type(top_level_step(1), str)
+    _ = assert_type(top_level_step_with_options(1), Coroutine[None, None, str])
+    _ = assert_type(top_level_workflow(), Coroutine[None, None, list[str]])
+    assert_type(top_level_workflow_with_options(a=2), list[str])
+
+
+async def awaited_calls(order: Order) -> None:
+    assert_type(await charge(order, Decimal(1), attempts=2), bool)
+    assert_type(await notify("u"), None)
+    assert_type(await fulfil(order), Receipt)
+    assert_type(await asyncio.gather(charge(order, Decimal(1)), fulfil(order)), tuple[bool, Receipt])
+    assert_type(await asyncio.gather(approval(), fulfil.submit(order), sleep(1)), tuple[Approval, Receipt, None])
+    assert_type(await asyncio.gather(fulfil.start(order), price.start(order)), tuple[Receipt, Decimal])
+    assert_type(await asyncio.wait_for(charge(order, Decimal(1)), timeout=5), bool)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(charge(order, Decimal(1)))
+    assert_type(task.result(), bool)
+    assert_type(await sleep("1d"), None)
+    async with shield():
+        pass
+    with shield():
+        pass
+
+
+def kinds_of_function() -> None:
+    any_step: Step[..., Any] = price
+    any_step = charge
+    any_workflow: Workflow[..., Any] = quote
+    any_workflow = fulfil
+    exact: Step[[Order, Decimal, int], bool] = charge
+    assert_type(any_step.name, str)
+    assert_type(any_workflow.name, str)
+    assert_type(exact.name, str)
+
+
+# -- starting: the function's signature, and a run of its result
+
+
+def starting(order: Order) -> None:
+    assert_type(price.start(order), Run[Decimal])
+    assert_type(price.start(order, currency="USD"), Run[Decimal])
+    assert_type(charge.start(order, amount=Decimal(1)), Run[bool])
+    assert_type(fulfil.start(order, express=True), Run[Receipt])
+    assert_type(fulfil.delay(order), Run[Receipt])
+    assert_type(fulfil.apply_async((order,), {"express": True}, countdown=5), Run[Receipt])
+    assert_type(fulfil.options(id="order-17", delay="1h", if_exists="error").start(order), Run[Receipt])
+    assert_type(fulfil.options(at=dt.datetime.now(dt.UTC), priority=5).delay(order), Run[Receipt])
+    assert_type(charge.options(timeout=5, max_retries=0, queue="slow").start(order, Decimal(1)), Run[bool])
+    assert_type(resize_class.start("a.png", width=2), Run[bytes])
+    assert_type(top_level_step.start(1), Run[str])
+    assert_type(top_level_workflow.options(id="x").start(), Run[list[str]])
+    assert_type(app.start("fulfil", order), Run[Any])
+
+
+async def starting_from_async_code(order: Order) -> None:
+    assert_type(await fulfil.astart(order), Run[Receipt])
+    assert_type(await price.options(id="p").astart(order), Run[Decimal])
+    assert_type(await app.astart("fulfil", order), Run[Any])
+
+
+async def submitting(order: Order) -> None:
+    future = price.submit(order, currency="USD")
+    assert_type(future, StepFuture[Decimal])
+    assert_type(future.result(), Decimal)
+    assert_type(await future, Decimal)
+    assert_type(future.done(), bool)
+    assert_type(charge.options(timeout="5s").submit(order, Decimal(1)), StepFuture[bool])
+    child = fulfil.submit(order)
+    assert_type(child, ChildRun[Receipt])
+    assert_type(child.child_run_id, str)
+    assert_type(child.result(), Receipt)
+    assert_type(await child, Receipt)
+    assert_type(fulfil.options(on_parent_close="abandon").submit(order), ChildRun[Receipt])
+    assert_type(await start_child_workflow(fulfil, order), Receipt)
+    assert_type(await start_child_workflow(quote, order, wait_for_completion=True), Decimal)
+    handle = await start_child_workflow(fulfil, order, wait_for_completion=False)
+    assert_type(handle, ChildRun[Receipt] | Run[Receipt])
+    assert_type(handle.child_run_id, str)
+    assert_type(await handle, Receipt)
+
+
+# -- runs
+
+
+def looking_at_a_run(run: Run[Receipt]) -> None:
+    assert_type(run.result(), Receipt)
+    assert_type(run.result(timeout=60), Receipt)
+    assert_type(run.id, str)
+    assert_type(run.child_run_id, str)
+    assert_type(run.status, Status)
+    assert_type(run.status.is_final, bool)
+    assert_type(run.reason, str)
+    assert_type(run.workflow, str)
+    assert_type(run.data, dict[str, Any])
+    assert_type(run.steps, list[RunStep])
+    assert_type(run.history(), list[RunEvent])
+    assert_type(run.status_history(), list[StatusEntry])
+    assert_type(run.children(), list[Run[Any]])
+    assert_type(run.created_at, dt.datetime)
+    assert_type(run.finished_at, dt.datetime | None)
+    assert_type(run.fork(12, replace={3: "other"}), Run[Receipt])
+    assert_type(run.fork_reruns(12), list[str])
+
+
+async def awaiting_a_run(run: Run[Receipt]) -> None:
+    assert_type(await run, Receipt)
+    assert_type(await run.aresult(timeout=1.5), Receipt)
+    assert_type(await run.astatus(), Status)
+    assert_type(await run.ahistory(), list[RunEvent])
+    assert_type(await run.afork(12), Run[Receipt])
+    assert_type(await run.asend("approval", {"ok": True}), None)
+
+
+def looking_at_an_app() -> None:
+    assert_type(app.get_run("x"), Run[Any])
+    page = app.runs(status=["FAILURE", Status.STUCK], workflow="fulfil", data={"customer": 42})
+    assert_type(page, RunPage)
+    assert_type(page[0], Run[Any])
+    assert_type(page.cursor, int | None)
+    assert_type(app.gc(), int)
+
+
+async def looking_at_an_app_from_async_code() -> None:
+    assert_type(await app.aget_run("x"), Run[Any])
+    assert_type(await app.aruns(status="FAILURE", limit=10), RunPage)
+    assert_type(await app.agc(), int)
+
+
+# -- hooks
+
+
+@dataclass
+class Approval:
+    ok: bool
+
+
+approval = define_hook("approval", Approval)
+
+
+async def waiting_for_hooks() -> None:
+    assert_type(approval, HookDefinition[Approval])
+    asked = approval(timeout="2d", key="order-17")
+    assert_type(asked, HookCall[Approval])
+    assert_type(asked.token, str)
+    assert_type(await asked, Approval)
+    assert_type((await approval()).ok, bool)
+    assert_type(await hook("anything", timeout=5), Any)
+
+
+# -- inside
+
+
+def in_a_workflow(order: Order) -> None:
+    assert_type(wf.identity, WorkflowIdentity)
+    assert_type(wf.identity.workflow_id, str)
+    assert_type(wf.identity.parent_workflow_id, str | None)
+    assert_type(wf.set_data("k", order), None)
+    assert_type(wf.get_data("k"), Any)
+    assert_type(wf.uuid(), uuid.UUID)
+    assert_type(wf.random(), float)
+    assert_type(wf.utc_now(), dt.datetime)
+    assert_type(wf.attempt, int)
+    assert_type(wf.scheduled_at, dt.datetime | None)
+    assert_type(wf.patched("change"), bool)
+    assert_type(wf.sleep(dt.timedelta(days=1)), None)
+    assert_type(wf.hook("approval"), Any)
+    assert_type(wf.wait(approval()), Approval)
+    assert_type(wf.wait(charge(order, Decimal(1))), bool)
+    assert_type(wf.wait(fulfil.submit(order)), Receipt)
+
+
+def in_a_step() -> None:
+    assert_type(this_step.attempt, int)
+    assert_type(this_step.idempotency_key, str)
+    assert_type(this_step.checkpoint({"page": 3}), None)
+    assert_type(this_step.last_checkpoint, Any)
+    assert_type(this_step.progress(3, total=10, note="pages"), None)
+
+
+# -- testing
+
+
+async def in_a_test(order: Order) -> None:
+    with TestApp(app) as world:
+        assert_type(world, TestApp)
+        world.mock(charge, True)
+        world.mock("price", lambda order, currency: Decimal(1))
+        world.fail(charge, ConnectionError("down"), call=2)
+        world.advance("2d")
+        assert_type(world.now, dt.datetime)
+    async with TestApp(app) as world:
+        await world.aadvance("2d")
