@@ -1,59 +1,64 @@
 """Durable workflows in plain Python.
 
 Every public name is here; `holdfast.testing` is for tests. What other modules hold may change without notice.
+A name is imported when it is first used, so that `import holdfast` and `holdfast --help` cost next to nothing.
 """
 
 from __future__ import annotations
 
-from holdfast.api.calls import ChildRun, StepFuture
-from holdfast.api.context import WorkflowIdentity, this_step, wf
-from holdfast.api.functions import Step, Workflow, start_child_workflow
-from holdfast.api.handles import Run, RunEvent, RunPage, RunStep, StatusEntry, StreamedItem
-from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
-from holdfast.api.waiting import shield, sleep
-from holdfast.app import App
-from holdfast.codec import Codec
-from holdfast.default_app import step, workflow
-from holdfast.errors import (
-    ArgumentError,
-    BlockingCallError,
-    DeadlockError,
-    DecodeError,
-    DefinitionError,
-    DuplicateNameError,
-    EncodeError,
-    FatalError,
-    HoldfastError,
-    HookError,
-    HookNotFoundError,
-    HookPayloadError,
-    HookTokenError,
-    NeverAwaitedError,
-    NondeterminismError,
-    PayloadTooLargeError,
-    RetryableError,
-    RunCancelledError,
-    RunError,
-    RunExistsError,
-    RunFinishedError,
-    RunNotFoundError,
-    RunStuckError,
-    StepError,
-    StepTimeoutError,
-    StoreBusyError,
-    StoreError,
-    StoreFullError,
-    StoreReadOnlyError,
-    StoreSchemaError,
-    StoreUnavailableError,
-    UnknownNameError,
-    ValueCodecError,
-    WorkerLostError,
-    WorkflowCodeError,
-    WorkflowTimeoutError,
-    WrongContextError,
-)
-from holdfast.ports import Status, StepState
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.api.calls import ChildRun, StepFuture
+    from holdfast.api.context import WorkflowIdentity, this_step, wf
+    from holdfast.api.functions import Step, Workflow, start_child_workflow
+    from holdfast.api.handles import Run, RunEvent, RunPage, RunStep, StatusEntry, StreamedItem
+    from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
+    from holdfast.api.waiting import shield, sleep
+    from holdfast.app import App
+    from holdfast.codec import Codec
+    from holdfast.default_app import step, workflow
+    from holdfast.errors import (
+        ArgumentError,
+        BlockingCallError,
+        DeadlockError,
+        DecodeError,
+        DefinitionError,
+        DuplicateNameError,
+        EncodeError,
+        FatalError,
+        HoldfastError,
+        HookError,
+        HookNotFoundError,
+        HookPayloadError,
+        HookTokenError,
+        NeverAwaitedError,
+        NondeterminismError,
+        PayloadTooLargeError,
+        RetryableError,
+        RunCancelledError,
+        RunError,
+        RunExistsError,
+        RunFinishedError,
+        RunNotFoundError,
+        RunStuckError,
+        StepError,
+        StepTimeoutError,
+        StoreBusyError,
+        StoreError,
+        StoreFullError,
+        StoreReadOnlyError,
+        StoreSchemaError,
+        StoreUnavailableError,
+        UnknownNameError,
+        ValueCodecError,
+        WorkerLostError,
+        WorkflowCodeError,
+        WorkflowTimeoutError,
+        WrongContextError,
+    )
+    from holdfast.ports import Status, StepState
 
 __version__ = "0.1.0"
 
@@ -122,3 +127,31 @@ __all__ = [
     "wf",
     "workflow",
 ]
+
+_HOMES = {
+    "holdfast.api.calls": ["ChildRun", "StepFuture"],
+    "holdfast.api.context": ["WorkflowIdentity", "this_step", "wf"],
+    "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
+    "holdfast.api.handles": ["Run", "RunEvent", "RunPage", "RunStep", "StatusEntry", "StreamedItem"],
+    "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
+    "holdfast.api.waiting": ["shield", "sleep"],
+    "holdfast.app": ["App"],
+    "holdfast.codec": ["Codec"],
+    "holdfast.default_app": ["step", "workflow"],
+    "holdfast.errors": [name for name in __all__ if name.endswith("Error")],
+    "holdfast.ports": ["Status", "StepState"],
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # a checker that sees it would let every name pass
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+        found = globals()[name] = getattr(importlib.import_module(_HOME_OF[name]), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

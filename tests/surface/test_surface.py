@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import importlib
 import inspect
 import json
 import os
@@ -34,9 +36,33 @@ def test_the_public_surface_is_the_one_checked_in() -> None:
     assert before == now, "\n".join(difference)
 
 
-def test_all_is_sorted_and_complete() -> None:
-    public = {name for name, value in vars(holdfast).items() if name[0] != "_" and not inspect.ismodule(value)}
-    assert holdfast.__all__ == sorted(public - {"annotations"})
+def test_every_public_name_is_the_one_that_type_checkers_see() -> None:
+    """What `if TYPE_CHECKING` imports, what is imported when it is used, and `__all__` are the same names."""
+    tree = ast.parse(Path(holdfast.__file__).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module not in LIBRARY]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
+    assert seen == holdfast._HOME_OF
+    assert holdfast.__all__ == sorted(seen)
+    for name, module in seen.items():
+        assert getattr(holdfast, name) is getattr(importlib.import_module(str(module)), name)
+
+
+LIBRARY = ("__future__", "typing")
+
+
+def test_dir_shows_the_public_names_before_they_are_used(tmp_path: Path) -> None:
+    probe = (
+        "import holdfast; print(*set(holdfast.__all__) - set(dir(holdfast))); holdfast.App; from holdfast import *; wf"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", probe], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.strip() == ""
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'Ap'"):
+        _ = holdfast.Ap
 
 
 # -- the async edge
@@ -84,11 +110,10 @@ def test_every_async_method_is_the_twin_of_a_sync_one() -> None:
 # -- importing
 
 PROBE = """
-import json, sys, time
-before = time.perf_counter()
-import holdfast
-took = time.perf_counter() - before
-print(json.dumps([took, sorted({name.partition(".")[0] for name in sys.modules})]))
+import json, sys
+before = set(sys.modules)
+{}
+print(json.dumps(sorted(set(sys.modules) - before)))
 """
 UNWELCOME = {
     "aiohttp", "attr", "celery", "click", "cloudpickle", "django", "fastapi", "flask", "http", "kombu", "numpy",
@@ -96,14 +121,37 @@ UNWELCOME = {
 }  # fmt: skip
 
 
-def test_importing_holdfast_imports_no_framework_and_opens_nothing(tmp_path: Path) -> None:
+def modules_after(code: str, folder: Path) -> set[str]:
+    """What an interpreter has imported once it has run `code`."""
     ran = subprocess.run(
-        [sys.executable, "-c", PROBE], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROBE.format(code)],
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    took, modules = json.loads(ran.stdout)
-    print(f"import holdfast: {took * 1000:.0f} ms")
-    assert not UNWELCOME & set(modules)
+    return set(json.loads(ran.stdout.splitlines()[-1]))
+
+
+def test_importing_all_of_holdfast_imports_no_framework_and_opens_nothing(tmp_path: Path) -> None:
+    modules = modules_after("from holdfast import *", tmp_path)
+    assert not UNWELCOME & {name.partition(".")[0] for name in modules}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_holdfast_imports_nothing_that_takes_time(tmp_path: Path) -> None:
+    modules = modules_after("import holdfast", tmp_path)
+    assert {name for name in modules if name.startswith("holdfast")} == {"holdfast"}
+    assert not {"asyncio", "logging", "msgspec", "sqlite3"} & modules
+
+
+def test_the_help_of_the_command_imports_only_the_command(tmp_path: Path) -> None:
+    modules = modules_after("from holdfast.cli import main; main(['--help'], standalone_mode=False)", tmp_path)
+    assert {name for name in modules if name.startswith("holdfast.")} <= {
+        "holdfast.cli", "holdfast.cli.failures", "holdfast.cli.lazy", "holdfast.cli.main",
+    }  # fmt: skip
+    assert not {"asyncio", "msgspec", "rich", "sqlite3"} & modules
 
 
 def clean_environment() -> dict[str, str]:

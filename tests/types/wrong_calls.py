@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import holdfast
 from holdfast import App, RetryableError, Run, define_hook, sleep, step, this_step, wf, workflow
 
 app = App("wrong")
@@ -141,3 +142,11 @@ def contexts() -> None:
     this_step.checkpoint()  # E: call-arg
     this_step.attempts  # E: attr-defined
     raise RetryableError("later", after="60s")  # E: call-arg
+
+
+# -- the package
+
+
+def names() -> None:
+    holdfast.Ap("orders")  # E: attr-defined
+    holdfast.App(17)  # E: arg-type
