@@ -25,6 +25,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q "tests/docs/test_readme.py::test_the_code_of_a_page_works[README.md]"
 
 torture: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m torture --timeout 3600
