@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from holdfast.codec.chain import Chain, SignedPickle, Transform
 from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in, type_name
 from holdfast.codec.hints import CallHints, Conformer
 from holdfast.codec.paths import Misfit, explain, show
+from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
 from holdfast.codec.values import READERS, Tagger, mend_text, refusal
 from holdfast.errors import DecodeError, EncodeError, PayloadTooLargeError
@@ -31,7 +32,7 @@ class Codec:
         limit: int = 8 * 1024 * 1024,
         pickle_key: bytes | None = None,
     ) -> None:
-        self.types = TypeRegistry(reserved=[*READERS, "exc", "pickle", "x"])
+        self.types = TypeRegistry(reserved=[*READERS, "exc", "pickle", "ref", "x"])
         self.limit = limit
         self._chain = Chain(transforms)
         self._pickle = None if pickle_key is None else SignedPickle(pickle_key)
@@ -39,6 +40,8 @@ class Codec:
         self._tagger.other = self._write_other
         self._tagger.readers["exc"] = lambda data: rebuild(data["v"])
         self._tagger.readers["pickle"] = self._read_pickle
+        self._tagger.readers["ref"] = read_reference
+        self._tagger.readers["x"] = lambda data: self._load(self._chain.open(data))
         self._conformer = Conformer(self.types)
 
     def encode(self, value: object, what: str = "value") -> bytes:
@@ -109,6 +112,19 @@ class Codec:
             if isinstance(exc, Misfit) and step:
                 exc.within(step)
             raise DecodeError(explain(exc, "arguments", root="")) from exc.__cause__
+
+    def join_list(self, values: Iterable[bytes]) -> bytes:
+        """A list of values that are encoded already."""
+        return b"[" + b",".join(values) + b"]"
+
+    def join_call(self, args: Sequence[bytes], kwargs: Mapping[str, bytes]) -> bytes:
+        """A call whose arguments are encoded already. Each of them was held to the limit; the whole is not."""
+        call: dict[str, Any] = {}
+        if args:
+            call["args"] = [msgspec.Raw(arg) for arg in args]
+        if kwargs:
+            call["kwargs"] = {name: msgspec.Raw(arg) for name, arg in kwargs.items()}
+        return _dumps(call)
 
     def encode_error(self, exc: BaseException) -> bytes:
         """`exc` with its cause and traceback. Never raises: what can't be recorded becomes its repr."""

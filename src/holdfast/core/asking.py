@@ -142,14 +142,20 @@ class Asking:
         key: str = "",
         undoes: str = "",
         line: str = "",
+        resolve: Callable[[], bytes] | None = None,
+        raw: bool = False,
     ) -> Future[Any]:
-        """Ask for a step; the future has its result, or its exception."""
+        """Ask for a step; the future has its result, or its exception.
+
+        With `resolve`, `args` are recorded as references, and `resolve` gives the arguments themselves when the step
+        is handed over. With `raw`, the result is given as it is recorded.
+        """
         self._refuse_if_evicted()
         self._check_key("s", key)
         future: Future[Any] = Future(self.loop)
         call = StepCall(
             kind="s", name=name, args=bytes(args), key=key, line=line,
-            options=options or {}, undoes=undoes, data=self.data, future=future,
+            options=options or {}, undoes=undoes, data=self.data, future=future, resolve=resolve, raw=raw,
         )  # fmt: skip
         future.on_cancel = lambda: setattr(call, "dropped", True)
         self._asked.append(call)
@@ -187,8 +193,9 @@ class Asking:
             options=call.options,
             undoes=call.undoes,
             data=call.data,
+            resolve=call.resolve,
         )
-        self.steps[cmd] = PendingStep(command, call.future)
+        self.steps[cmd] = PendingStep(command, call.future, call.raw)
         call.future.on_cancel = lambda: self._cancel_step(cmd)
         if not call.undoes:
             if self._memo is not None:
@@ -215,9 +222,19 @@ class Asking:
         self.new_commands.append(co.CancelStep(cmd=cmd))
 
     def ask_child(
-        self, name: str, args: Raw, *, options: dict[str, object], waited: bool, abandon: bool, key: str = ""
+        self,
+        name: str,
+        args: Raw,
+        *,
+        options: dict[str, object],
+        waited: bool,
+        abandon: bool,
+        key: str = "",
+        resolve: Callable[[], bytes] | None = None,
+        raw: bool = False,
     ) -> PendingChild:
-        """Start a child run. Its id derives from the command's, unless `options` names one."""
+        """Start a child run. Its id derives from the command's, unless `options` names one. `resolve` and `raw` are
+        as for steps."""
         self._refuse_if_evicted()
         self._check_key("c", key)
         cause = self.loop.cause
@@ -249,7 +266,7 @@ class Asking:
                     co.StartChild(
                         cmd=cmd,
                         name=name,
-                        args=args,
+                        args=args if resolve is None else Raw(resolve()),
                         child_id=child_id,
                         again=again,
                         waited=waited,
@@ -257,7 +274,7 @@ class Asking:
                     )
                 )
         future: Future[Any] = Future(self.loop, lambda: self._drop_child(cmd))
-        child = PendingChild(cmd, child_id, name, args, cause, waited, abandon, future, is_new)
+        child = PendingChild(cmd, child_id, name, args, cause, waited, abandon, future, is_new, raw)
         if waited or reused:
             self.children[cmd] = child
         return child

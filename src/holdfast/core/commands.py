@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec import Raw
 
@@ -14,7 +16,7 @@ class Command(msgspec.Struct, kw_only=True, gc=False):
 
 class ScheduleStep(Command, kw_only=True, gc=False):
     """Execute an attempt of a step, at `not_before` or as soon as possible. `origin` is the same for a step that an
-    earlier attempt of the run has tried before."""
+    earlier attempt of the run has tried before. `resolve` gives the arguments where `args` are only references."""
 
     cause: int
     name: str
@@ -27,6 +29,7 @@ class ScheduleStep(Command, kw_only=True, gc=False):
     undoes: str = ""
     options: dict[str, object] = {}
     data: dict[str, Raw] = {}
+    resolve: Callable[[], bytes] | None = None
 
 
 class CancelStep(Command, kw_only=True, gc=False):

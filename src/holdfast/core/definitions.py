@@ -135,6 +135,8 @@ class StepDefinition:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowDefinition:
+    """`raw`: the function takes its input as it is recorded, and may return a result in that form."""
+
     name: str
     function: Callable[..., Any]
     is_async: bool
@@ -142,3 +144,4 @@ class WorkflowDefinition:
     hints: Any
     result_type: Any
     place: str
+    raw: bool = False

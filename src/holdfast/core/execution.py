@@ -216,12 +216,12 @@ class Execution(Asking):
             if event.data:
                 self.data = {**self.data, **event.data}
             step = self._expected(self.steps, event)
-            step.future.set_result(self._result("s", event))
+            step.future.set_result(self._result("s", event, step.raw))
         elif isinstance(event, ev.StepFailed):
             self._expected(self.steps, event).future.set_exception(self.codec.decode_error(event.error))
         elif isinstance(event, ev.ChildCompleted):
             child = self._expected(self.children, event)
-            child.future.set_result(self._result("c", event))
+            child.future.set_result(self._result("c", event, child.raw))
         elif isinstance(event, ev.ChildFailed):
             self._expected(self.children, event).future.set_exception(self.codec.decode_error(event.error))
         elif isinstance(event, ev.ChildCancelled):
@@ -235,8 +235,10 @@ class Execution(Asking):
             assert self._main is not None
             self._main.cancel(event.reason or "cancelled")
 
-    def _result(self, kind: str, event: ev.StepCompleted | ev.ChildCompleted) -> Any:
+    def _result(self, kind: str, event: ev.StepCompleted | ev.ChildCompleted, raw: bool) -> Any:
         """The recorded result. One that isn't what the annotation says is given as it is, as Python would."""
+        if raw:
+            return event.result
         try:
             return self.codec.decode(event.result, self.program.result_type(kind, event.name))
         except DecodeError:
@@ -316,10 +318,10 @@ class Execution(Asking):
             self._diverged(f"{event.name!r}, reused from event {event.source}", "something else")
         if isinstance(source, ev.StepCompleted):
             step = self._expected(self.steps, event)
-            step.future.set_result(self._result("s", source))
+            step.future.set_result(self._result("s", source, step.raw))
         elif isinstance(source, ev.ChildCompleted):
             child = self._expected(self.children, event)
-            child.future.set_result(self._result("c", source))
+            child.future.set_result(self._result("c", source, child.raw))
         elif isinstance(source, ev.HookReceived):
             self._answer(self.hooks[event.cmd], source)
         else:
@@ -379,8 +381,10 @@ class Execution(Asking):
             lines = ", ".join(self.unawaited.values())
             self._end_with(NeverAwaitedError(f"created and never awaited: {lines}; await it, or don't create it"), now)
         elif error is None:
+            result = main.result()
             try:
-                result = Raw(self.codec.encode(main.result(), f"the result of workflow {self.program.name!r}"))
+                if type(result) is not Raw:
+                    result = Raw(self.codec.encode(result, f"the result of workflow {self.program.name!r}"))
             except Exception as unfit:
                 self._end_with(unfit, now)
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import msgspec
@@ -41,12 +41,15 @@ class StepCall(Asked, kw_only=True):
     undoes: str
     data: dict[str, Raw]
     future: Future[Any]
+    resolve: Callable[[], bytes] | None = None
+    raw: bool = False
     dropped: bool = False
 
 
 class PendingStep(msgspec.Struct):
     command: co.ScheduleStep
     future: Future[Any]
+    raw: bool = False
 
 
 class PendingChild(msgspec.Struct):
@@ -59,6 +62,7 @@ class PendingChild(msgspec.Struct):
     abandon: bool
     future: Future[Any]
     is_new: bool = False
+    raw: bool = False
 
 
 class PendingHook(msgspec.Struct):

@@ -30,6 +30,8 @@ class WorkflowProgram:
 
     async def call(self, input: Raw) -> Any:
         definition = self._definition
+        if definition.raw:
+            return await definition.function(input)
         args, kwargs = self._app.codec.decode_call(input, definition.hints)
         if definition.is_async:
             return await definition.function(*args, **kwargs)

@@ -594,7 +594,8 @@ class Engine:
         attempt = Attempt(
             token=token, run_no=live.row.no, run_id=live.row.id, workflow=live.row.workflow,
             root_id=live.row.root_id or live.row.id, parent_id=live.row.parent_id, cmd=command.cmd, step=command.name,
-            args=command.args, number=command.attempt, idempotency_key=live.idempotency_key(command),
+            args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
+            idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
             pool="process" if self.me.isolates and live.is_suspect(command) else options.pool,
             data=command.data, checkpoint=self._checkpoint(live, command),

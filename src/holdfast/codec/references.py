@@ -1,0 +1,34 @@
+"""Recorded stand-ins for arguments that are the results of other steps: those are in the history already."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a history shows in place of such an argument. The same `digest` means the same value."""
+
+    what: str
+    digest: str
+
+    def __repr__(self) -> str:
+        return f"<{self.what}>"
+
+
+def refer_to(values: Iterable[bytes], what: str) -> bytes:
+    """A reference to values that are encoded already."""
+    digest = hashlib.blake2b(digest_size=16)
+    for value in values:
+        digest.update(b"%d:" % len(value))
+        digest.update(value)
+    return msgspec.json.encode({"$": "ref", "v": {"what": what, "digest": digest.hexdigest()}})
+
+
+def read_reference(data: dict[str, Any]) -> Reference:
+    return Reference(**data["v"])
