@@ -279,6 +279,9 @@ class Store(Protocol):
     def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
         """What a run has streamed after item number `after`, in order."""
 
+    def streamed(self, run_id: str) -> dict[str, int]:
+        """The last attempt of which something was streamed, by command."""
+
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         """Runs that wait for a hook of that key: (run id, hook name)."""
 
@@ -345,6 +348,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     pool: str
     data: dict[str, Any]
     checkpoint: bytes | None = None
+    streams_as: int = 0
 
 
 class Outcome(msgspec.Struct, kw_only=True):

@@ -50,6 +50,15 @@ def double(n: int) -> int:
 
 
 @app.step
+async def say_at_gate(name: str) -> str:
+    for word in ("one", "two"):
+        this_step.stream(word)
+    while not gate(name).exists():
+        await asyncio.sleep(0.01)
+    return name
+
+
+@app.step
 async def slow(seconds: float) -> str:
     effect("slow")
     await asyncio.sleep(seconds)

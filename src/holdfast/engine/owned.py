@@ -60,6 +60,7 @@ class OwnedRun:
         self.scheduled_due: int | None = None
         self.resumed = len(claimed.payloads) > 1
         self.checkpoints: dict[str, bytes] | None = None
+        self.streamed: dict[str, int] | None = None
         self._reported: set[tuple[str, str]] = set()
         self.to_schedule: dict[str, co.ScheduleStep] = {}
         self.to_cancel: list[Attempt] = []

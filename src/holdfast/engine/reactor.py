@@ -327,7 +327,7 @@ class Engine:
         if live is None or live.inflight.get(attempt.cmd) is not attempt:
             return
         if kind == "stream":
-            live.stream(attempt.cmd, attempt.number, self.store.now(), value)
+            live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), value)
         else:
             live.report(kind, attempt.cmd, value)
         self._make_ready(live)
@@ -606,6 +606,20 @@ class Engine:
         failpoints.hit("engine.before_hand_over")
         self.executor.submit(attempt)
         failpoints.hit("engine.after_hand_over")
+
+    def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:
+        """The number that tells items of this execution from those of any other. An execution that was cut short, by a
+        lost worker or one that was stopped, used up no attempt but may have streamed."""
+        if not attempt.streams_as:
+            if live.streamed is None:
+                try:
+                    live.streamed = self.store.streamed(live.row.id)
+                except StoreError as error:
+                    logger.warning("what run %s has streamed could not be read: %s", live.row.id, error)
+                    return attempt.number
+            attempt.streams_as = max(attempt.number, live.streamed.get(attempt.cmd, 0) + 1)
+            live.streamed[attempt.cmd] = attempt.streams_as
+        return attempt.streams_as
 
     def _checkpoint(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
         """What an earlier attempt of the step has kept; it may have been on another worker."""

@@ -41,7 +41,7 @@ class Doorbell(Notifier):
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._watchers: dict[str, dict[str, float]] = {}
-        self._recent: OrderedDict[str, None] = OrderedDict()
+        self._recent: OrderedDict[str, int] = OrderedDict()
 
     # -- an engine's side
 
@@ -100,15 +100,15 @@ class Doorbell(Notifier):
             if data == b"stop":
                 return
             match data.split(b"\0"):
-                case [b"watch", run_id, name]:
-                    self._add_watcher(run_id.decode(errors="replace"), os.fsdecode(name))
+                case [b"watch", run_id, name, since] if since.isdigit():
+                    self._add_watcher(run_id.decode(errors="replace"), os.fsdecode(name), int(since))
                 case _:
                     on_ring()
 
-    def _add_watcher(self, run_id: str, name: str) -> None:
+    def _add_watcher(self, run_id: str, name: str, since: int) -> None:
         with self._lock:
             self._watchers.setdefault(run_id, {})[name] = time.monotonic() + _WATCH_SECONDS
-            has_changed = run_id in self._recent
+            has_changed = self._recent.get(run_id, 0) >= since  # while the message was under way
         if has_changed:
             self._send(name, b"ring")
 
@@ -117,7 +117,7 @@ class Doorbell(Notifier):
         with self._lock:
             for run_id in run_ids:
                 names.update(self._watchers.pop(run_id, ()))
-                self._recent[run_id] = None
+                self._recent[run_id] = time.monotonic_ns()
                 self._recent.move_to_end(run_id)
             while len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)
@@ -170,8 +170,12 @@ class _SocketWatch(Watch):
         self._told = False
         with contextlib.suppress(OSError):  # without a bell of its own it looks more often
             self._in, self._name = bell.hang()
-            self._message = b"\0".join((b"watch", run_id.encode(), os.fsencode(self._name)))
-            self._told = bell.tell_engines(self._message)
+            self._message = b"\0".join((b"watch", run_id.encode(), os.fsencode(self._name), b""))
+            self._told = self._tell()
+
+    def _tell(self) -> bool:
+        """Ask for a ring, also for what is announced from now on until this arrives: the clock is one for all processes."""
+        return self._bell.tell_engines(self._message + str(time.monotonic_ns()).encode())
 
     def wait(self, timeout: float) -> bool:
         # While there is no engine yet, nobody will ring.
@@ -183,11 +187,11 @@ class _SocketWatch(Watch):
         try:
             self._in.recv(64)
         except TimeoutError:
-            self._told = self._bell.tell_engines(self._message)  # there may be other engines by now
+            self._told = self._tell()  # there may be other engines by now
             return False
         except OSError:
             return False
-        self._told = self._bell.tell_engines(self._message)  # a ring ends a watch
+        self._told = self._tell()  # a ring ends a watch
         return True
 
     def close(self) -> None:

@@ -369,6 +369,10 @@ class SqlStore(abc.ABC):
             parameters = {"no": self._number(db, run_id), "after": after, "limit": limit}
             return [StreamRow(*row) for row in db.execute(self._q["stream"], parameters)]
 
+    def streamed(self, run_id: str) -> dict[str, int]:
+        with self.read() as db:
+            return dict(db.execute(self._q["streamed"], {"no": self._number(db, run_id)}).fetchall())
+
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         with self.read() as db:
             rows = db.execute(self._q["find_hook"], {"value": key, "app": self.app}).fetchall()

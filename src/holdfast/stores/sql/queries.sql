@@ -133,6 +133,9 @@ SELECT key, body FROM attributes WHERE run = :no AND key LIKE 'data.%' ORDER BY 
 INSERT INTO streams (run, number, cmd, attempt, ts, item)
 SELECT :run, ifnull(max(number), 0) + 1, :cmd, :attempt, :ts, :item FROM streams WHERE run = :run;
 
+-- name: streamed
+SELECT cmd, max(attempt) FROM streams WHERE run = :no GROUP BY cmd;
+
 -- name: stream
 SELECT number, cmd, attempt, ts, item FROM streams WHERE run = :no AND number > :after ORDER BY number LIMIT :limit;
 
