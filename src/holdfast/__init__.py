@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
     from holdfast.codec import Codec
+    from holdfast.core.context import StepAttempt
+    from holdfast.core.resources import Resource, use
     from holdfast.default_app import step, workflow
     from holdfast.errors import (
         ArgumentError,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         NeverAwaitedError,
         NondeterminismError,
         PayloadTooLargeError,
+        ResourceError,
         RetryableError,
         RunCancelledError,
         RunError,
@@ -84,6 +87,8 @@ __all__ = [
     "NeverAwaitedError",
     "NondeterminismError",
     "PayloadTooLargeError",
+    "Resource",
+    "ResourceError",
     "RetryableError",
     "Run",
     "RunCancelledError",
@@ -98,6 +103,7 @@ __all__ = [
     "Status",
     "StatusEntry",
     "Step",
+    "StepAttempt",
     "StepError",
     "StepFuture",
     "StepState",
@@ -124,6 +130,7 @@ __all__ = [
     "start_child_workflow",
     "step",
     "this_step",
+    "use",
     "wf",
     "workflow",
 ]
@@ -137,6 +144,8 @@ _HOMES = {
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
     "holdfast.codec": ["Codec"],
+    "holdfast.core.context": ["StepAttempt"],
+    "holdfast.core.resources": ["Resource", "use"],
     "holdfast.default_app": ["step", "workflow"],
     "holdfast.errors": [name for name in __all__ if name.endswith("Error")],
     "holdfast.ports": ["Status", "StepState"],

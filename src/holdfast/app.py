@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
@@ -33,9 +33,18 @@ from holdfast.api.options import (
     workflow_options,
 )
 from holdfast.codec import Codec
-from holdfast.core.definitions import RetryDelay, StepDefinition, StepOptions, WorkflowDefinition, WorkflowOptions
+from holdfast.core.context import StepAttempt
+from holdfast.core.definitions import (
+    Around,
+    RetryDelay,
+    StepDefinition,
+    StepOptions,
+    WorkflowDefinition,
+    WorkflowOptions,
+)
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app
+from holdfast.core.resources import Resource, resources_of
 from holdfast.durations import Duration
 from holdfast.errors import (
     ArgumentError,
@@ -51,6 +60,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+W = TypeVar("W", bound=Callable[[StepAttempt], Iterator[None]] | Callable[[StepAttempt], AsyncIterator[None]])
 D = TypeVar("D", StepDefinition, WorkflowDefinition)
 Pool = Literal["thread", "process"]
 ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
@@ -99,6 +110,8 @@ class App:
         self._chosen_url: str | None = None
         self._steps: dict[str, StepDefinition] = {}
         self._workflows: dict[str, WorkflowDefinition] = {}
+        self.arounds: list[Around] = []
+        self.replaced: Mapping[Resource[Any], Any] = {}
         self._store: Store | None = None
         self._notifier: Notifier | None = None
         self._lock = threading.RLock()
@@ -175,8 +188,10 @@ class App:
     def _define_step(self, function: Any, name: str | None, options: StepOptions) -> Any:
         call, is_async = _callable(function, "step")
         chosen = _name_of(function) if name is None else name
+        resources = resources_of(call, f"step {chosen!r}", is_async)
+        hints = self.codec.hints_for(call, resources)
         definition = StepDefinition(
-            chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), _place(function)
+            chosen, call, is_async, options, hints, _result_type(call), _place(function), resources
         )
         self._add(self._steps, definition)
         return (AsyncStep if is_async else SyncStep)(self, definition, function)
@@ -184,6 +199,11 @@ class App:
     def _define_workflow(self, function: Any, name: str | None, options: WorkflowOptions) -> Any:
         call, is_async = _callable(function, "workflow")
         chosen = _name_of(function) if name is None else name
+        for parameter in resources_of(call, f"workflow {chosen!r}", is_async=True):
+            raise DefinitionError(
+                f"workflow {chosen!r} takes the resource {parameter!r}, but a workflow is replayed and does no I/O of its own; "
+                "let a step take it"
+            )
         definition = WorkflowDefinition(
             chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), _place(function)
         )
@@ -199,6 +219,36 @@ class App:
                 places = f"at {other.place} already, where it is defined once more; give each its own name='...'"
             raise DuplicateNameError(f"app {self.name!r} has a {what} {definition.name!r} {places}")
         table[definition.name] = definition
+
+    @overload
+    def resource(self, function: Callable[..., AsyncIterator[T]], /) -> Resource[T]: ...
+    @overload
+    def resource(self, function: Callable[..., Iterator[T]], /) -> Resource[T]: ...
+    def resource(self, function: Any, /) -> Any:
+        """Make a generator function a resource: what it yields is shared by the steps of a worker that take it with
+        `use`, from the first of them to the worker's end."""
+        _check_generator(function, "resource")
+        return Resource(function.__name__, function)
+
+    def around_step(self, function: W, /) -> W:
+        """Let a generator function wrap each attempt of each step: it is given the attempt, and yields once.
+
+        Those defined first are the outermost. A plain one wraps every step, on the thread that executes it, which for
+        async steps is the event loop's. An async one wraps async steps only.
+        """
+        _check_generator(function, "around_step")
+        name = function.__name__
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError as error:
+            raise DefinitionError(f"around_step {name!r} is given one argument, a StepAttempt: {error}") from None
+        around = Around(name, function, inspect.isasyncgenfunction(function), _place(function))
+        same = [i for i, other in enumerate(self.arounds) if _same_code(other, around)]
+        if same:
+            self.arounds[same[0]] = around
+        else:
+            self.arounds.append(around)
+        return function
 
     def find_step(self, name: str) -> StepDefinition:
         return self._find(self._steps, "step", name)
@@ -292,7 +342,7 @@ class App:
         if definition is None:
             known = ", ".join(sorted(self.startable_names())) or "none"
             raise UnknownNameError(f"no workflow or step named {name!r} in app {self.name!r}; known: {known}")
-        args, kwargs = check_call(name, definition.function, args, kwargs)
+        args, kwargs = check_call(name, definition, args, kwargs)
         return self.codec.encode_call(args, kwargs, f"the arguments of {name!r}", definition.hints)
 
     def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
@@ -410,6 +460,7 @@ class App:
         """How a process of its own finds this app; None if it can't."""
         functions: list[Any] = [d.function for d in self._steps.values()]
         functions += [d.function for d in self._workflows.values()]
+        functions += [around.function for around in self.arounds]
         modules = {str(getattr(f, "func", f).__module__) for f in functions} | set(self.include)
         main_file = ""
         if "__main__" in modules:
@@ -499,6 +550,15 @@ def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:
     return function, is_async
 
 
+def _check_generator(function: Any, what: str) -> None:
+    if not (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
+        name = getattr(function, "__qualname__", repr(function))
+        raise DefinitionError(
+            f"{what} {name}: give a generator function, which yields once, as `@contextlib.contextmanager` takes it (but "
+            "without that decorator)"
+        )
+
+
 def _class_call(cls: Any, what: str) -> tuple[Callable[..., Any], bool]:
     method = next((vars(base)["__call__"] for base in cls.__mro__ if "__call__" in vars(base)), None)
     if method is None:
@@ -549,7 +609,9 @@ def _place(function: Any) -> str:
         return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
 
 
-def _same_code(one: StepDefinition | WorkflowDefinition, other: StepDefinition | WorkflowDefinition) -> bool:
+def _same_code(
+    one: StepDefinition | WorkflowDefinition | Around, other: StepDefinition | WorkflowDefinition | Around
+) -> bool:
     """A module that runs as `__main__` and is imported by its name defines everything twice; so does a reload.
     A function that defines a step each time it is called does not: those are two steps."""
     is_local = "<locals>" in getattr(other.function, "__qualname__", "")

@@ -2,6 +2,7 @@
 
     HoldfastError
     ├── RetryableError            raised by a step: try again, perhaps after `retry_after`
+    │   └── ResourceError         a resource that a step takes could not be opened
     ├── FatalError                raised by a step: don't try again
     ├── StepError                 stands for an exception that can't be rebuilt here
     ├── StepTimeoutError          (TimeoutError) an attempt took longer than `timeout` or stalled
@@ -61,6 +62,10 @@ class RetryableError(HoldfastError):
     def __init__(self, message: str = "", *, retry_after: Duration | None = None) -> None:
         super().__init__(message)
         self.retry_after_us = None if retry_after is None else to_us(retry_after, "retry_after")
+
+
+class ResourceError(RetryableError):
+    """A resource could not be opened. The attempt that needed it fails; the next one tries to open it again."""
 
 
 class FatalError(HoldfastError):

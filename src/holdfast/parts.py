@@ -13,6 +13,7 @@ from holdfast.core.registry import Definitions
 from holdfast.engine.reactor import Engine, Settings
 from holdfast.errors import StoreUnavailableError
 from holdfast.executors.local import LocalExecutor
+from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Clock, Notifier, Store
 from holdfast.stores.doorbell import Doorbell, Intercom
 from holdfast.stores.sqlite import SqliteStore
@@ -45,6 +46,6 @@ def build_engine(
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     executor = LocalExecutor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
-        child_command=describe,
+        child_command=describe, surroundings=Surroundings(app.arounds, app.replaced),
     )  # fmt: skip
     return Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None)

@@ -384,6 +384,10 @@ class Executor(Protocol):
     def stop(self, grace: float) -> None:
         """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it."""
 
+    def close(self) -> None:
+        """After `stop`: close what the steps have shared. The code of users decides how long that takes, so by now
+        nobody depends on this worker any more."""
+
 
 class Clock(Protocol):
     """Time, as something that a test can move."""

@@ -1,4 +1,4 @@
-"""What README.md and docs/*.md show works.
+"""What README.md and the pages in docs/ show works.
 
 The python blocks of a page are run one after the other, in one empty folder. A block that begins with a comment
 such as `# orders.py` is kept under that name, so that later blocks can import it; one named `test_*.py` is run by
@@ -22,8 +22,8 @@ import holdfast
 from holdfast import App, Run, Status, StepState, Workflow, this_step, wf
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TEXTS = [*PAGES, *sorted((ROOT / "docs").glob("*/**/*.md")), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+TEXTS = [*PAGES, *sorted((ROOT / "docs" / "adr").glob("*.md")), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 
 class Block(NamedTuple):
@@ -115,7 +115,21 @@ def members_of(name: str, cls: type) -> list[str]:
         ("Errors", [name for name in holdfast.__all__ if name.endswith("Error")]),
         (
             "App",
-            [f"app.{name}" for name in ("step", "workflow", "worker", "start", "get_run", "runs", "send_hook", "gc")],
+            [
+                f"app.{name}"
+                for name in (
+                    "step",
+                    "workflow",
+                    "resource",
+                    "around_step",
+                    "worker",
+                    "start",
+                    "get_run",
+                    "runs",
+                    "send_hook",
+                    "gc",
+                )
+            ],
         ),
         ("In a workflow", members_of("wf", type(wf))),
         ("In a step", members_of("this_step", type(this_step))),

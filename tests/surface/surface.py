@@ -11,7 +11,7 @@ from typing import Any
 
 import holdfast
 import holdfast.testing
-from holdfast import App, Codec, HookCall, shield
+from holdfast import App, Codec, HookCall, Resource, shield
 from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallOptions, SyncStep, SyncWorkflow
 from holdfast.app import StepDecorator, WorkflowDecorator
 from holdfast.testing import TestApp
@@ -32,6 +32,7 @@ INTERNAL = {
     },
     CallOptions: {"start_with"},
     HookCall: {"begin", "close", "send", "throw"},
+    Resource: {"function", "is_async", "needs"},
 }  # fmt: skip
 PUBLIC_DUNDERS = ("__call__", "__await__", "__enter__", "__aenter__")
 

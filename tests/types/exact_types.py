@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import uuid
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple, assert_type
@@ -15,6 +15,7 @@ from holdfast import (
     ChildRun,
     HookCall,
     HookDefinition,
+    Resource,
     Run,
     RunEvent,
     RunPage,
@@ -22,6 +23,7 @@ from holdfast import (
     Status,
     StatusEntry,
     Step,
+    StepAttempt,
     StepFuture,
     Workflow,
     WorkflowIdentity,
@@ -32,6 +34,7 @@ from holdfast import (
     start_child_workflow,
     step,
     this_step,
+    use,
     wf,
     workflow,
 )
@@ -129,6 +132,38 @@ def top_level_workflow_with_options(a: int = 1) -> list[str]:
     return [top_level_step(a)]
 
 
+@app.resource
+def pool() -> Iterator[list[int]]:
+    yield []
+
+
+@app.resource
+async def client(rows: list[int] = use(pool)) -> AsyncIterator[bytes]:
+    yield b""
+
+
+@app.step
+def load(x: int, rows: list[int] = use(pool)) -> str:
+    return str(rows[x])
+
+
+@app.step
+async def fetch(x: int, *, http: bytes = use(client)) -> str:
+    return str(http)
+
+
+@app.around_step
+def traced(attempt: StepAttempt) -> Iterator[None]:
+    assert_type(attempt.step, str)
+    assert_type(attempt.number, int)
+    yield
+
+
+@app.around_step
+async def traced_too(attempt: StepAttempt) -> AsyncIterator[None]:
+    yield
+
+
 # -- calling: a plain call gives the result, an async one is awaited
 
 
@@ -166,6 +201,21 @@ async def awaited_calls(order: Order) -> None:
     async with shield():
         pass
     with shield():
+        pass
+
+
+async def resources() -> None:
+    assert_type(pool, Resource[list[int]])
+    assert_type(client, Resource[bytes])
+    assert_type(use(pool), list[int])
+    assert_type(use(client), bytes)
+    assert_type(load(1), str)
+    assert_type(load(1, rows=[1, 2]), str)
+    assert_type(await fetch(1), str)
+    assert_type(await fetch(1, http=b""), str)
+    assert_type(load.start(1), Run[str])
+    assert_type(traced(StepAttempt("s", "r", "w", 1, "k", False)), Iterator[None])
+    with TestApp(app, resources={pool: [], client: b""}):
         pass
 
 

@@ -4,10 +4,11 @@ file with its first line taken away."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import holdfast
-from holdfast import App, RetryableError, Run, define_hook, sleep, step, this_step, wf, workflow
+from holdfast import App, RetryableError, Run, define_hook, sleep, step, this_step, use, wf, workflow
 
 app = App("wrong")
 
@@ -48,6 +49,39 @@ class Resize:
 
 
 resize = app.step(Resize)
+
+
+@app.resource
+def pool() -> Iterator[list[int]]:
+    yield []
+
+
+# -- resources
+
+
+@app.step
+def load(x: int, rows: dict[str, int] = use(pool)) -> None: ...  # E: arg-type
+
+
+@app.step
+def read(x: int, rows: list[int] = use(pool)) -> None: ...
+
+
+@app.resource  # E: arg-type
+def no_generator() -> int:
+    return 1
+
+
+@app.around_step  # E: type-var
+def no_argument() -> Iterator[None]:
+    yield
+
+
+def resources() -> None:
+    use(price)  # E: arg-type
+    use(pool).keys()  # E: attr-defined
+    read(1, rows={})  # E: arg-type
+    read()  # E: call-arg
 
 
 # -- options

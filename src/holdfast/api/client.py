@@ -459,7 +459,7 @@ class Client:
             definition: StepDefinition | WorkflowDefinition = self._definitions.find_workflow(name)
         except UnknownNameError:
             definition = self._definitions.find_step(name)
-        check_call(name, definition.function, args, {})
+        check_call(name, definition, args, {})
         return Raw(self.codec.encode_call(args, {}, f"the arguments of {name!r}"))
 
     def delete(self, run_id: str) -> None:

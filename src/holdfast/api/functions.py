@@ -11,7 +11,7 @@ import datetime as dt
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from msgspec import Raw
@@ -24,8 +24,10 @@ from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
+from holdfast.core.resources import Resource
 from holdfast.durations import Duration, to_us
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
+from holdfast.executors.surroundings import Surroundings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,6 +48,7 @@ class Starter(Protocol):
 
     name: str
     codec: Codec
+    replaced: Mapping[Resource[Any], Any]
 
     def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
 
@@ -59,12 +62,12 @@ class _Function(abc.ABC, Generic[P, R, F]):
         self._app = app
         self._definition = definition
         self._original = original
-        self._signature = inspect.signature(definition.function)
-        kinds = {p.kind for p in self._signature.parameters.values()}
+        parameters = definition.signature.parameters
+        kinds = {p.kind for p in parameters.values()}
         simple = kinds <= {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-        self._exact = len(self._signature.parameters) if simple else -1
+        self._exact = len(parameters) if simple else -1
         functools.update_wrapper(cast("Any", self), original, updated=())
-        self.__signature__ = self._signature  # of the call: a class would show its constructor's
+        self.__signature__ = inspect.signature(definition.function)  # a class would show its constructor's
         self._arguments = f"the arguments of {self._what} {definition.name!r}"
         if definition.is_async:
             _mark_async(self)
@@ -85,7 +88,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
         """The arguments as they are recorded; wrong ones are refused here, where the call is."""
         if kwargs or len(args) != self._exact:
-            args, kwargs = check_call(f"{self._what} {self.name}", self._signature, args, kwargs)
+            args, kwargs = check_call(f"{self._what} {self.name}", self._definition, args, kwargs)
         return Raw(self._app.codec.encode_call(args, kwargs, self._arguments, self._definition.hints))
 
     def _execution(self) -> Execution | None:
@@ -164,6 +167,16 @@ class Step(_Function[P, R, StepFuture[R]]):
     def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> StepFuture[R]:
         return StepFuture(self._ask(execution, call, options))
 
+    def _missing(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Resource[Any]]:
+        """The resources that the caller of a plain call has not given. Other mistakes are the function's to tell."""
+        if not self._definition.resources:
+            return {}
+        try:
+            given = self.__signature__.bind(*args, **kwargs).arguments
+        except TypeError:
+            return {}
+        return {name: resource for name, resource in self._definition.resources.items() if name not in given}
+
 
 class SyncStep(Step[P, R]):
     """A step made from `def`."""
@@ -171,9 +184,22 @@ class SyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         execution = self._execution()
         if execution is None:
+            missing = self._missing(args, kwargs)
+            if missing:
+                return self._with(missing, args, kwargs)
             return cast("R", self._definition.function(*args, **kwargs))
         found: R = wait_plainly(self._ask(execution, self._encode(args, kwargs), NO_OPTIONS))
         return found
+
+    def _with(self, missing: dict[str, Resource[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """A plain call, with the worker's resources if a step calls; else they are opened for this call."""
+        step = current_step.get()
+        surroundings = Surroundings((), self._app.replaced) if step is None else step.surroundings
+        try:
+            return cast("R", self._definition.function(*args, **kwargs, **surroundings.take(missing)))
+        finally:
+            if step is None:
+                surroundings.close()
 
 
 class AsyncStep(Step[P, R]):
@@ -182,9 +208,23 @@ class AsyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         execution = self._execution()
         if execution is None:
+            missing = self._missing(args, kwargs)
+            if missing:
+                return self._with(missing, args, kwargs)
             return cast("Coroutine[None, None, R]", self._definition.function(*args, **kwargs))
         call = self._encode(args, kwargs)
         return Call(execution, lambda: self._ask(execution, call, NO_OPTIONS), f"step {self.name!r}")
+
+    async def _with(self, missing: dict[str, Resource[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """The same for an async step. A step that has made a loop of its own can't reach what lives on the worker's."""
+        step = current_step.get()
+        is_at_home = step is not None and step.surroundings.loop is asyncio.get_running_loop()
+        surroundings = step.surroundings if step is not None and is_at_home else Surroundings((), self._app.replaced)
+        try:
+            return cast("R", await self._definition.function(*args, **kwargs, **await surroundings.atake(missing)))
+        finally:
+            if not is_at_home:
+                await asyncio.to_thread(surroundings.close)
 
 
 class Workflow(_Function[P, R, ChildRun[R]]):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from holdfast.core.context import current_step
-from holdfast.core.definitions import Backoff, Errors, StepOptions, WorkflowOptions
+from holdfast.core.definitions import (
+    Backoff,
+    Errors,
+    StepDefinition,
+    StepOptions,
+    WorkflowDefinition,
+    WorkflowOptions,
+)
 from holdfast.durations import Duration, to_us
 from holdfast.errors import ArgumentError, DefinitionError
 
@@ -99,16 +105,19 @@ def check_name(what: str, name: Any) -> None:
 
 
 def check_call(
-    what: str, signature: inspect.Signature | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    what: str, definition: StepDefinition | WorkflowDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments as they are recorded: the same for the same call, however it is spelled. Wrong ones are refused."""
-    if not isinstance(signature, inspect.Signature):
-        signature = inspect.signature(signature)
     try:
-        bound = signature.bind(*args, **kwargs)
+        bound = definition.signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise ArgumentError(f"{what}{signature}: {error}") from None
+        raise ArgumentError(f"{what}{definition.signature}: {error}{_about_resources(definition)}") from None
     return bound.args, bound.kwargs
+
+
+def _about_resources(definition: StepDefinition | WorkflowDefinition) -> str:
+    names = ", ".join(getattr(definition, "resources", ()))
+    return f"; the worker gives it {names}, so leave that out" if names else ""
 
 
 def check_id(run_id: Any) -> None:

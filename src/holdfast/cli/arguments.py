@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.api.options import check_call
 from holdfast.app import App
 from holdfast.cli.failures import usage
 from holdfast.codec.paths import Misfit
@@ -59,11 +59,7 @@ def encoded_call(app: App, name: str, words: tuple[str, ...], args_json: str | N
         words_, named = split(words)
         args = [_fitting(definition.hints.positional(i), word) for i, word in enumerate(words_)]
         kwargs = {key: _fitting(definition.hints.named(key), word) for key, word in named.items()}
-    signature = inspect.signature(definition.function)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ArgumentError(f"{name}{signature}: {error}") from None
+    check_call(name, definition, tuple(args), kwargs)
     args = [
         _converted(definition, definition.hints.position(i), definition.hints.positional(i), v)
         for i, v in enumerate(args)
@@ -114,5 +110,5 @@ def _converted(definition: Any, name: str, convert: Callable[[Any], Any], value:
     try:
         return convert(value)
     except Misfit as misfit:
-        signature = inspect.signature(definition.function)
-        raise ArgumentError(f"{definition.name}{signature}: {misfit.within(name).text('arguments', root='')}") from None
+        what = f"{definition.name}{definition.signature}"
+        raise ArgumentError(f"{what}: {misfit.within(name).text('arguments', root='')}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -69,9 +69,10 @@ class Codec:
         except (Misfit, RecursionError) as exc:
             raise DecodeError(explain(exc, "value")) from exc.__cause__
 
-    def hints_for(self, fn: Callable[..., Any]) -> CallHints:
-        """What `fn`'s annotations ask for; the classes they reach may be recorded from now on."""
-        return CallHints(fn, self.types, self._conformer)
+    def hints_for(self, fn: Callable[..., Any], without: Collection[str] = ()) -> CallHints:
+        """What `fn`'s annotations ask for; the classes they reach may be recorded from now on. Parameters `without`
+        which it is recorded are no part of it."""
+        return CallHints(fn, self.types, self._conformer, without)
 
     def encode_call(
         self,

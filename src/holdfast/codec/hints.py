@@ -10,7 +10,7 @@ import inspect
 import types
 import typing
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from fractions import Fraction
 from itertools import repeat
@@ -257,13 +257,16 @@ class CallHints:
     """What one function's annotations ask of its arguments. Each is looked up when first needed, as a class
     may be defined after the function that names it."""
 
-    def __init__(self, fn: Callable[..., Any], types: TypeRegistry, conformer: Conformer) -> None:
-        types.learn(fn)
+    def __init__(
+        self, fn: Callable[..., Any], types: TypeRegistry, conformer: Conformer, without: Collection[str] = ()
+    ) -> None:
+        types.learn(fn, without)
         self._fn, self._types, self._conformer = inspect.unwrap(fn), types, conformer
         self._converters: dict[str | None, Convert] = {}
-        self._defaults = {p.name: p.default for p in inspect.signature(fn).parameters.values()}
+        parameters = [p for p in inspect.signature(fn).parameters.values() if p.name not in without]
+        self._defaults = {p.name: p.default for p in parameters}
         by_kind: dict[Any, list[str]] = {}
-        for parameter in inspect.signature(fn).parameters.values():
+        for parameter in parameters:
             by_kind.setdefault(parameter.kind, []).append(parameter.name)
         kind = inspect.Parameter
         either = by_kind.get(kind.POSITIONAL_OR_KEYWORD, [])

@@ -29,7 +29,7 @@ class TypeRegistry:
         self._owners: dict[str, type] = {}  # names that are one class's alone: given by hand, or qualified
         self._claimants: dict[str, list[type]] = {}  # bare names, and every class that goes by one
         self._hints: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-        self._unresolved: list[Callable[..., Any]] = []
+        self._unresolved: dict[Callable[..., Any], Collection[str]] = {}
 
     def register(
         self,
@@ -62,15 +62,17 @@ class TypeRegistry:
         if not by_hand:
             self._explore_fields(cls, {}, set())
 
-    def learn(self, fn: Callable[..., Any]) -> None:
-        """Let every class be recorded that `fn`'s annotations reach, through generics and fields."""
+    def learn(self, fn: Callable[..., Any], without: Collection[str] = ()) -> None:
+        """Let every class be recorded that `fn`'s annotations reach, through generics and fields; those of the
+        parameters `without` which it is recorded are no part of that."""
         fn = inspect.unwrap(fn)
         scope = enclosing_scope(fn)
         self._hints[fn], complete = resolve(fn, scope)
-        for hint in self._hints[fn].values():
-            self._explore(hint, scope, set())
-        if not complete and fn not in self._unresolved:
-            self._unresolved.append(fn)
+        for name, hint in self._hints[fn].items():
+            if name not in without:
+                self._explore(hint, scope, set())
+        if not complete:
+            self._unresolved[fn] = without
 
     def learn_hint(self, hint: Any) -> None:
         """The same for one annotation."""
@@ -107,9 +109,9 @@ class TypeRegistry:
 
     def _learn_unresolved(self) -> None:
         # A class annotated before it was defined exists by the time a value of it turns up.
-        pending, self._unresolved = self._unresolved, []
-        for fn in pending:
-            self.learn(fn)
+        pending, self._unresolved = self._unresolved, {}
+        for fn, without in pending.items():
+            self.learn(fn, without)
 
     def _add(self, shape: Shape) -> None:
         cls, qualified = shape.cls, qualified_name(shape.cls)

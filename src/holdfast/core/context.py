@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Raw
@@ -13,6 +14,18 @@ from msgspec import Raw
 from holdfast.codec import Codec
 from holdfast.core.whereabouts import child_run_id
 from holdfast.ports import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class StepAttempt:
+    """What `@app.around_step` is told about the attempt that it wraps. `wf` and `this_step` work there too."""
+
+    step: str
+    run_id: str
+    workflow: str
+    number: int
+    idempotency_key: str
+    is_async: bool
 
 
 class StepContext:
@@ -27,6 +40,7 @@ class StepContext:
         "data",
         "on_progress",
         "report",
+        "surroundings",
         "writes",
     )
 
@@ -40,6 +54,7 @@ class StepContext:
         self.cancelled = False
         self.on_progress: Callable[[], None] | None = None
         self.children: Counter[str] = Counter()
+        self.surroundings: Any = None  # the executor's: where a step that is called plainly gets its resources
 
     def next_child_id(self, workflow: str) -> str:
         """The id for the next child that this attempt starts. It derives from the idempotency key, so that a retried

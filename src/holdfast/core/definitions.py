@@ -1,11 +1,13 @@
-"""Steps and workflows as the engine sees them: a name, a function, and options already checked."""
+"""Steps, workflows and what wraps them, as the engine sees them: a name, a function, and options already checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from holdfast.core.resources import Resource, recorded_signature
 from holdfast.durations import SECOND, Duration, to_us
 from holdfast.errors import DefinitionError, FatalError, RetryableError, StepTimeoutError
 
@@ -124,6 +126,8 @@ class WorkflowOptions:
 
 @dataclass(frozen=True, slots=True)
 class StepDefinition:
+    """`signature` and `hints` are those of the recorded arguments, so `resources` are no part of them."""
+
     name: str
     function: Callable[..., Any]
     is_async: bool
@@ -131,6 +135,11 @@ class StepDefinition:
     hints: Any
     result_type: Any
     place: str
+    resources: Mapping[str, Resource[Any]] = field(default_factory=dict)
+    signature: inspect.Signature = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "signature", recorded_signature(self.function, self.resources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +154,17 @@ class WorkflowDefinition:
     result_type: Any
     place: str
     raw: bool = False
+    signature: inspect.Signature = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "signature", inspect.signature(self.function))
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What wraps every attempt: a generator function that is given the attempt and yields once."""
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+    place: str

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from holdfast.codec import Codec
-from holdfast.core.definitions import StepDefinition, WorkflowDefinition
+from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
+from holdfast.core.resources import Resource
 
 
 class Definitions(Protocol):
@@ -13,6 +15,8 @@ class Definitions(Protocol):
 
     name: str
     codec: Codec
+    arounds: list[Around]
+    replaced: Mapping[Resource[Any], Any]
 
     def find_step(self, name: str) -> StepDefinition: ...
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Coroutine
 from typing import Any
 
@@ -38,7 +37,7 @@ class WorkflowProgram:
         return definition.function(*args, **kwargs)
 
     def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        signature = inspect.signature(self._definition.function)
+        signature = self._definition.signature
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:

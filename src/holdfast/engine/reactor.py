@@ -211,6 +211,7 @@ class Engine:
             logger.warning("could not say goodbye to the store, others will notice: %s", error)
         self._ring()
         self.notifier.close()
+        self.executor.close()
 
     # -- the turn
 

@@ -17,11 +17,12 @@ from typing import Any
 
 from msgspec import Raw
 
-from holdfast.core.context import StepContext, current_step
+from holdfast.core.context import StepContext
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.registry import Definitions, find_app
 from holdfast.errors import RetryableError, UnknownNameError
-from holdfast.executors.process import receive, send
+from holdfast.executors.process import GOODBYE, receive, send
+from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt
 
 
@@ -51,25 +52,37 @@ def _import_script(file: str) -> None:
     spec.loader.exec_module(module)
 
 
-def execute(
-    app: Definitions, attempt: Attempt, loop: asyncio.AbstractEventLoop, context: StepContext, sources: str
-) -> dict[str, Any]:
-    codec = app.codec
-    try:
-        definition = _find(app, attempt.step, sources)
-        args, kwargs = codec.decode_call(attempt.args, definition.hints)
+class Executing:
+    """Executes the attempts that arrive, one at a time, for as long as the process lives."""
 
-        def call() -> Any:
-            current_step.set(context)
-            if definition.is_async:
-                return loop.run_until_complete(definition.function(*args, **kwargs))
-            return definition.function(*args, **kwargs)
+    def __init__(self, app: Definitions, sources: str) -> None:
+        self._app = app
+        self._sources = sources
+        self._surroundings = Surroundings(app.arounds, app.replaced)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-        result = codec.encode(contextvars.Context().run(call), f"the result of step {attempt.step!r}")
-    except BaseException as error:  # whatever a step raises is its outcome
-        after = error.retry_after_us if isinstance(error, RetryableError) else None
-        return {"error": codec.encode_error(error), "retry_after": after}
-    return {"result": result, "data": {key: bytes(value) for key, value in context.writes.items()}}
+    def execute(self, context: StepContext) -> dict[str, Any]:
+        codec, step = context.codec, context.attempt.step
+        try:
+            definition = _find(self._app, step, self._sources)
+            result = contextvars.Context().run(self._call, definition, context)
+            encoded = codec.encode(result, f"the result of step {step!r}")
+        except BaseException as error:  # whatever a step raises is its outcome
+            after = error.retry_after_us if isinstance(error, RetryableError) else None
+            return {"error": codec.encode_error(error), "retry_after": after}
+        return {"result": encoded, "data": {key: bytes(value) for key, value in context.writes.items()}}
+
+    def _call(self, definition: StepDefinition, context: StepContext) -> Any:
+        if not definition.is_async:
+            return self._surroundings.execute(definition, context)
+        if self._loop is None:  # on a thread: async resources live on between the attempts too
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="holdfast-async", daemon=True).start()
+        attempt = self._surroundings.aexecute(definition, context)
+        return asyncio.run_coroutine_threadsafe(attempt, self._loop).result()
+
+    def close(self) -> None:
+        self._surroundings.close()
 
 
 def _find(app: Definitions, step: str, sources: str) -> StepDefinition:
@@ -105,21 +118,21 @@ def main() -> None:
         return
     threading.Thread(target=_die_with_the_engine, args=(pipe,), daemon=True).start()
     send(pipe, {"ready": True})
-    loop = asyncio.new_event_loop()
+    executing = Executing(app, _sources(setup))
     lock = threading.Lock()
 
     def report(kind: str, value: Any) -> None:
         with lock:
             send(pipe, {"heard": kind, "value": value})
 
-    while (frame := receive(pipe)) is not None:
+    while (frame := receive(pipe)) is not None and frame != GOODBYE:
         frame["data"] = {key: Raw(value) for key, value in frame["data"].items()}
-        attempt = Attempt(**frame)
-        context = StepContext(attempt, app.codec, report)
+        context = StepContext(Attempt(**frame), app.codec, report)
         context.on_progress = lambda: report("alive", None)
-        reply = execute(app, attempt, loop, context, _sources(setup))
+        reply = executing.execute(context)
         with lock:
             send(pipe, reply)
+    executing.close()
 
 
 if __name__ == "__main__":

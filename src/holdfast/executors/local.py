@@ -20,11 +20,12 @@ from queue import SimpleQueue
 from typing import Any
 
 from holdfast.codec import Codec
-from holdfast.core.context import StepContext, current_step
+from holdfast.core.context import StepContext
 from holdfast.core.definitions import StepDefinition
 from holdfast.durations import in_words
 from holdfast.errors import StepTimeoutError
 from holdfast.executors.process import ProcessPool
+from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt, Clock, Executor, Outcome
 
 logger = logging.getLogger("holdfast.executor")
@@ -44,6 +45,7 @@ class LocalExecutor(Executor):
         tasks: int = 1_000,
         processes: int = 4,
         child_command: Callable[[], dict[str, Any]] | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         self._find = find
         self._codec = codec
@@ -52,6 +54,7 @@ class LocalExecutor(Executor):
         self._report: Report = lambda attempt, kind, value: None
         self._executing: dict[int, _Execution] = {}
         self._timekeeper = _Timekeeper()
+        self._surroundings = surroundings or Surroundings()
         self._loop = _LoopThread(tasks)
         self._threads = Threads(threads, "step")
         self._processes = ProcessPool(child_command)
@@ -92,9 +95,13 @@ class LocalExecutor(Executor):
             execution.cancel()
         self._threads.stop()
         self._process_threads.stop()
-        self._processes.stop()
-        self._loop.stop()
+        self._loop.wind_up()
         self._timekeeper.stop()
+
+    def close(self) -> None:
+        self._processes.stop()
+        self._surroundings.close()
+        self._loop.stop()
 
     # -- the three ways
 
@@ -102,13 +109,10 @@ class LocalExecutor(Executor):
         attempt = execution.attempt
         execution.task = asyncio.current_task()
         execution.begin(self._clock.now())
-        current_step.set(execution.context)
         limit = None if attempt.timeout is None else attempt.timeout / 1_000_000
         try:
             async with asyncio.timeout(limit) as guard:
-                definition = self._find(attempt.step)
-                args, kwargs = self._codec.decode_call(attempt.args, definition.hints)
-                result = await definition.function(*args, **kwargs)
+                result = await self._surroundings.aexecute(self._find(attempt.step), execution.context)
         except TimeoutError as error:
             execution.fail(_timed_out(attempt) if guard.expired() else error)
         except asyncio.CancelledError as error:
@@ -127,13 +131,7 @@ class LocalExecutor(Executor):
             execution.alarm(attempt.timeout, lambda: execution.lose(_timed_out(attempt)))
         try:
             definition = self._find(attempt.step)
-            args, kwargs = self._codec.decode_call(attempt.args, definition.hints)
-
-            def call() -> Any:
-                current_step.set(execution.context)
-                return definition.function(*args, **kwargs)
-
-            result = contextvars.Context().run(call)
+            result = contextvars.Context().run(self._surroundings.execute, definition, execution.context)
         except BaseException as error:  # whatever a step raises is its outcome, and never the worker's
             execution.fail(error)
         else:
@@ -336,19 +334,23 @@ class _LoopThread:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
 
-    def stop(self) -> None:
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
-            return
+    def wind_up(self) -> None:
+        """Cancel what still executes, and give it a moment to end."""
 
-        async def wind_up() -> None:
+        async def end_all() -> None:
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=1) if tasks else None
-            loop.stop()
 
-        asyncio.run_coroutine_threadsafe(wind_up(), loop)
+        if self._loop is not None:
+            asyncio.run_coroutine_threadsafe(end_all(), self._loop).result()
+
+    def stop(self) -> None:
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
         thread.join(5)
         self._loop = None
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from holdfast.errors import WrongContextError
 from holdfast.ports import Attempt
 
 START_TIMEOUT = 30.0
+CLOSE_TIMEOUT = 10.0
+GOODBYE: dict[str, Any] = {"goodbye": True}
 
 
 def send(pipe: socket.socket, frame: dict[str, Any]) -> None:
@@ -82,7 +85,10 @@ class ProcessPool:
         with self._lock:
             idle, self._idle = self._idle, []
         for process in idle:
-            process.kill()
+            process.say_goodbye()
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        for process in idle:
+            process.end(deadline)
 
 
 class Process:
@@ -122,6 +128,16 @@ class Process:
                 return reply
             heard(reply["heard"], reply["value"])
         return None
+
+    def say_goodbye(self) -> None:
+        """Let it close what its steps have shared."""
+        with contextlib.suppress(OSError):
+            send(self._pipe, GOODBYE)
+
+    def end(self, deadline: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        self.kill()
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -21,12 +22,14 @@ from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Greenlets
+from holdfast.core.resources import Resource
 from holdfast.durations import Duration, to_us
 from holdfast.engine.programs import program_for
 from holdfast.engine.reactor import Engine, Settings
 from holdfast.engine.records import RunOptions
-from holdfast.errors import ContinueAsNew, NondeterminismError
+from holdfast.errors import ArgumentError, ContinueAsNew, NondeterminismError
 from holdfast.executors.local import LocalExecutor
+from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt, RunRow, Watch
 from holdfast.stores.doorbell import Intercom
 from holdfast.stores.sqlite import SqliteStore
@@ -46,12 +49,23 @@ class TestApp:
 
     Inside the block the app itself lives in this world. Waiting for a result skips time; otherwise time stands still
     until `advance`. When the block ends, every run is replayed to see that its code is deterministic.
+
+    `resources` replaces what steps take with `use`: by a value, or by a generator function that is opened and closed
+    like the resource itself.
     """
 
     __test__ = False
 
-    def __init__(self, app: App, *, start: dt.datetime | None = None, check_replay: bool = True) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        start: dt.datetime | None = None,
+        check_replay: bool = True,
+        resources: Mapping[Resource[Any], Any] | None = None,
+    ) -> None:
         self.app = app
+        self._resources = {resource: _stand_in(resource, given) for resource, given in (resources or {}).items()}
         self.clock = SkippingClock(to_epoch(start or dt.datetime(2030, 1, 1, tzinfo=dt.UTC), "start"))
         self._check_replay = check_replay
         self._replacements: dict[str, Callable[..., Any]] = {}
@@ -64,11 +78,13 @@ class TestApp:
     def __enter__(self) -> TestApp:
         app = self.app
         app.load()
-        self._before = (app.clock, app._store, app._notifier)
+        self._before = (app.clock, app._store, app._notifier, app.replaced)
         self.store = SqliteStore(app.name, ":memory:", self.clock)
         self.notifier = _SkippingIntercom(self)
         app.clock, app._store, app._notifier = self.clock, self.store, self.notifier
-        executor = _InProcessExecutor(self._find, app.codec, self.clock)
+        app.replaced = {**app.replaced, **self._resources}
+        surroundings = Surroundings(app.arounds, app.replaced)
+        executor = _InProcessExecutor(self._find, app.codec, self.clock, surroundings=surroundings)
         self.engine = Engine(
             app,
             self.store,
@@ -93,7 +109,7 @@ class TestApp:
         finally:
             self.engine.stop(0)
             self._thread.join(10)
-            self.app.clock, self.app._store, self.app._notifier = self._before
+            self.app.clock, self.app._store, self.app._notifier, self.app.replaced = self._before
             self.store.close()
 
     async def __aenter__(self) -> TestApp:
@@ -161,10 +177,14 @@ class TestApp:
 
     def _find(self, name: str) -> StepDefinition:
         definition = self.app.find_step(name)
-        function = self._replacements.get(name, definition.function)
-        is_async = definition.is_async if name not in self._replacements else asyncio.iscoroutinefunction(function)
-        run = self._recording_async(name, function) if is_async else self._recording(name, function)
-        return dataclasses.replace(definition, function=run, is_async=is_async)
+        if name in self._replacements:
+            function = self._replacements[name]
+            is_async, resources = asyncio.iscoroutinefunction(function), dict[str, Resource[Any]]()
+        else:
+            function, is_async, resources = definition.function, definition.is_async, dict(definition.resources)
+        record = self._recording_async if is_async else self._recording
+        run = record(name, function, resources)
+        return dataclasses.replace(definition, function=run, is_async=is_async, resources=resources)
 
     def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with self._lock:
@@ -174,16 +194,16 @@ class TestApp:
         if due:
             raise due[0]
 
-    def _recording(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording(self, name: str, function: Callable[..., Any], unseen: Collection[str]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._record(name, args, kwargs)
+            self._record(name, args, {key: value for key, value in kwargs.items() if key not in unseen})
             return function(*args, **kwargs)
 
         return call
 
-    def _recording_async(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording_async(self, name: str, function: Callable[..., Any], unseen: Collection[str]) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            self._record(name, args, kwargs)
+            self._record(name, args, {key: value for key, value in kwargs.items() if key not in unseen})
             return await function(*args, **kwargs)
 
         return call
@@ -230,6 +250,19 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
     finally:
         execution.evict()
     return execution
+
+
+def _stand_in(resource: Resource[Any], given: Any) -> Any:
+    """What is used instead of a resource: a value, or a resource."""
+    if not isinstance(resource, Resource):
+        raise ArgumentError(f"resources={{{resource!r}: ...}}: give resources of the app, made with @app.resource")
+    if inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
+        given = Resource(given.__name__, given)
+    if isinstance(given, Resource) and given.is_async and not resource.is_async:
+        raise ArgumentError(
+            f"{resource!r} is taken by plain steps too, so an async generator can't replace it; give a plain one, or a value"
+        )
+    return given
 
 
 class _InProcessExecutor(LocalExecutor):
