@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.api.calls import ChildRun, StepFuture
     from holdfast.api.context import WorkflowIdentity, this_step, wf
     from holdfast.api.functions import Step, Workflow, start_child_workflow
-    from holdfast.api.handles import Run, RunEvent, RunPage, RunStep, StatusEntry, StreamedItem
+    from holdfast.api.handles import LogLine, Run, RunEvent, RunPage, RunStep, StatusEntry, StepLogs, StreamedItem
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         WorkflowTimeoutError,
         WrongContextError,
     )
+    from holdfast.logs import RunFields
     from holdfast.ports import Status, StepState
 
 __version__ = "0.1.0"
@@ -84,6 +85,7 @@ __all__ = [
     "HookNotFoundError",
     "HookPayloadError",
     "HookTokenError",
+    "LogLine",
     "NeverAwaitedError",
     "NondeterminismError",
     "PayloadTooLargeError",
@@ -95,6 +97,7 @@ __all__ = [
     "RunError",
     "RunEvent",
     "RunExistsError",
+    "RunFields",
     "RunFinishedError",
     "RunNotFoundError",
     "RunPage",
@@ -106,6 +109,7 @@ __all__ = [
     "StepAttempt",
     "StepError",
     "StepFuture",
+    "StepLogs",
     "StepState",
     "StepTimeoutError",
     "StoreBusyError",
@@ -139,7 +143,16 @@ _HOMES = {
     "holdfast.api.calls": ["ChildRun", "StepFuture"],
     "holdfast.api.context": ["WorkflowIdentity", "this_step", "wf"],
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
-    "holdfast.api.handles": ["Run", "RunEvent", "RunPage", "RunStep", "StatusEntry", "StreamedItem"],
+    "holdfast.api.handles": [
+        "LogLine",
+        "Run",
+        "RunEvent",
+        "RunPage",
+        "RunStep",
+        "StatusEntry",
+        "StepLogs",
+        "StreamedItem",
+    ],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
@@ -148,6 +161,7 @@ _HOMES = {
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.default_app": ["step", "workflow"],
     "holdfast.errors": [name for name in __all__ if name.endswith("Error")],
+    "holdfast.logs": ["RunFields"],
     "holdfast.ports": ["Status", "StepState"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

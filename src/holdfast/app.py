@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import logging
 import os
 import sys
 import threading
@@ -85,7 +86,8 @@ class App:
     """An app: a name, a store, and the steps and workflows defined on it.
 
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
-    define more of the app. `version` names the build; without one it is made from the code.
+    define more of the app. `version` names the build; without one it is made from the code. `keep_logs` is the level
+    from which on what steps log is kept with their runs; None keeps nothing.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class App:
         include: Sequence[str] = (),
         version: str | None = None,
         codec: Codec | None = None,
+        keep_logs: str | int | None = "INFO",
     ) -> None:
         if type(name) is not str or not name.replace("-", "_").replace(".", "_").isidentifier():
             raise DefinitionError(f"App({name!r}): a name is made of letters, digits, '-', '_' and '.'")
@@ -105,6 +108,7 @@ class App:
             raise DefinitionError(f"include={include!r}: give a list of module names")
         self.include = tuple(include)
         self.version = version
+        self.keep_logs = _log_level(keep_logs)
         self.clock: Clock = SystemClock()
         self._url = store
         self._chosen_url: str | None = None
@@ -587,6 +591,17 @@ def _name_of(function: Any) -> str:
     if name == "<lambda>" or isinstance(function, functools.partial):
         raise DefinitionError(f"a {name.strip('<>')} has no name of its own; give name='...'")
     return str(name)
+
+
+def _log_level(level: str | int | None) -> int | None:
+    known = logging.getLevelNamesMapping()
+    if isinstance(level, str) and level.upper() in known:
+        return known[level.upper()]
+    if level is None or type(level) is int:
+        return level
+    raise DefinitionError(
+        f"keep_logs={level!r}: give a level such as 'INFO' or logging.WARNING, or None to keep nothing"
+    )
 
 
 def _checked_name(what: str, name: Any) -> str | None:

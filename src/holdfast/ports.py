@@ -159,11 +159,13 @@ class StreamRow(msgspec.Struct, gc=False):
 
 
 class Claimed(msgspec.Struct):
-    """A run that now belongs to the worker that claimed it, with its history from `base_seq` on."""
+    """A run that now belongs to the worker that claimed it, with its history from `base_seq` on. `is_first` says that
+    no worker had it before."""
 
     row: RunRow
     payloads: list[bytes]
     letters: list[Letter]
+    is_first: bool = False
 
 
 class WorkerRow(msgspec.Struct, kw_only=True):
@@ -352,7 +354,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it."""
+    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it. `logs` is
+    what is to be kept of what it has logged, encoded."""
 
     attempt: Attempt
     started: int
@@ -363,6 +366,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     lost: bool = False
     data: dict[str, Any] = {}
     retry_after: int | None = None
+    logs: bytes | None = None
 
 
 class Executor(Protocol):

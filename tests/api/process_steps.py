@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from holdfast import App, FatalError, RetryableError, this_step, wf
 
 app = App("process_steps", ":memory:")
+log = logging.getLogger("shop.process")
 
 
 class OddError(Exception):
@@ -76,6 +78,23 @@ def unserialisable() -> object:
     return {"rows": [1, object()]}
 
 
+@app.step(pool="process")
+def talks(word: str) -> int:
+    log.debug("not loud enough for the engine's process")
+    log.info("%s from %d", word, this_step.attempt, extra={"order": 17, "thing": object()})
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        log.exception("it went wrong")
+    return os.getpid()
+
+
+@app.step(pool="process", max_losses=1)
+def dies_talking() -> None:
+    log.info("last words")
+    os._exit(1)
+
+
 @app.workflow
 def call(name: str, *args: str | int) -> object:
     wf.set_data("given", "by the workflow")
@@ -87,5 +106,6 @@ STEPS = {
     step.name: step
     for step in (
         pid_of, async_pid_of, hang, stall, fails_oddly, rate_limited, fatal, remembers, unserialisable,
+        talks, dies_talking,
     )
 }  # fmt: skip

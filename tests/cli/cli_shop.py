@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from holdfast import App, define_hook, hook, sleep, this_step, wf
 
 app = App("shop")
+log = logging.getLogger("shop")
 
 
 @dataclass
@@ -50,6 +52,26 @@ async def pack(gate: str) -> str:
     while not Path(gate).exists():
         await asyncio.sleep(0.01)
     return "packed"
+
+
+@app.step(max_retries=1, retry_delay=0)
+def talk(lines: int) -> None:
+    for n in range(lines):
+        log.info("line %d of attempt %d", n, this_step.attempt)
+    if this_step.attempt == 1:
+        raise ConnectionError("no answer")
+
+
+@app.step(pool="process")
+def talk_apart() -> None:
+    log.warning("from another process", extra={"customer": 7})
+
+
+@app.workflow
+async def talks(lines: int) -> None:
+    log.info("begin")
+    talk(lines)
+    talk_apart()
 
 
 @app.workflow

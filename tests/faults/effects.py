@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import time
@@ -17,6 +18,7 @@ from holdfast.engine.records import to_record
 from holdfast.ports import NewRun
 
 app = App("effects", version="1")
+log = logging.getLogger("effects")
 
 
 def effect(step: str, note: object = None) -> None:
@@ -120,6 +122,7 @@ async def resume_other(run_id: str) -> str:
 def wait_at_gate(name: str) -> str:
     """Executes until the test opens the gate."""
     effect("wait_at_gate", name)
+    log.info("at gate %s", name)
     while not gate(name).exists():
         time.sleep(0.005)
         this_step.progress(1)
@@ -325,6 +328,14 @@ async def gated(name: str) -> str:
     passed = wait_at_gate(name)
     await add(1, 1)
     return passed
+
+
+@app.workflow
+async def talks(*gates: str) -> None:
+    log.info("begin")
+    for name in gates:
+        wait_at_gate(name)
+        log.info("after gate %s", name)
 
 
 @app.workflow

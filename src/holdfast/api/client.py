@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.api.handles import Run, RunEvent, RunPage, RunStep, StatusEntry, StreamedItem, moment
+from holdfast.api.handles import LogLine, Run, RunEvent, RunPage, RunStep, StatusEntry, StepLogs, StreamedItem, moment
 from holdfast.api.hooks import Token, encode_payload, read_token
 from holdfast.api.options import StartOptions, check_call, check_id, to_epoch
 from holdfast.codec import Codec
@@ -217,9 +217,7 @@ class Client:
                 _, over = self._look(run_id)  # looked at first: nothing is streamed after the end
                 for row in self.store.stream(run_id, after, 1_000):
                     after = row.number
-                    at = moment(row.ts)
-                    assert at is not None
-                    yield StreamedItem(row.number, self.codec.decode(row.item), row.cmd, row.attempt, at)
+                    yield StreamedItem(row.number, self.codec.decode(row.item), row.cmd, row.attempt, moment(row.ts))
                 if over and not self.store.stream(run_id, after, 1):
                     return
                 if not over:
@@ -261,14 +259,12 @@ class Client:
         return [self._describe(event) for event in self.events(run_id)]
 
     def _describe(self, event: ev.AnyEvent) -> RunEvent:
-        at = moment(event.ts)
-        assert at is not None
         shown = ("seq", "ts", "name", "cmd", "cause", "attempt")
         fields = [field for field in event.__struct_fields__ if field not in shown]
         return RunEvent(
             seq=event.seq,
             kind=event.kind,
-            at=at,
+            at=moment(event.ts),
             name=getattr(event, "name", ""),
             cmd=getattr(event, "cmd", ""),
             cause=getattr(event, "cause", 0),
@@ -314,14 +310,21 @@ class Client:
             )  # fmt: skip
         return out
 
+    def logs(self, run_id: str) -> list[StepLogs]:
+        self.row(run_id)
+        found = []
+        for body in self.store.attributes(run_id, "logs").values():
+            kept = self.codec.decode(body)
+            kept["lines"] = [LogLine(moment(at), *rest) for at, *rest in kept["lines"]]
+            found.append(StepLogs(**kept))
+        return sorted(found, key=lambda kept: kept.lines[0].at)
+
     def status_history(self, run_id: str) -> list[StatusEntry]:
         row = self.row(run_id)
         entries = []
         for change in statuses_of(self.events(run_id), row):
-            at = moment(change.at)
-            assert at is not None
             error = None if change.error is None else self.codec.decode_error(change.error)
-            entries.append(StatusEntry(change.status, at, error, change.reason))
+            entries.append(StatusEntry(change.status, moment(change.at), error, change.reason))
         return entries
 
     # -- acting

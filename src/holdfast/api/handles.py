@@ -7,7 +7,7 @@ import datetime as dt
 import functools
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from holdfast.api.own_thread import in_own_thread
 from holdfast.durations import Duration
@@ -20,6 +20,10 @@ R = TypeVar("R")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
+@overload
+def moment(us: int) -> dt.datetime: ...
+@overload
+def moment(us: int | None) -> dt.datetime | None: ...
 def moment(us: int | None) -> dt.datetime | None:
     return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
 
@@ -78,6 +82,28 @@ class StreamedItem:
     cmd: str
     attempt: int
     at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A log record, as it was kept. A traceback is part of the message."""
+
+    at: dt.datetime
+    level: str
+    logger: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepLogs:
+    """What one attempt of a step has logged: the last of it, after `dropped` earlier lines that were not kept. `cmd`
+    is that of the step in `run.steps`."""
+
+    step: str
+    cmd: str
+    attempt: int
+    dropped: int
+    lines: list[LogLine]
 
 
 class RunStream:
@@ -152,9 +178,7 @@ class Run(Generic[R]):
     @property
     def created_at(self) -> dt.datetime:
         """When `start` was called."""
-        found = moment(self._fetch().created_at)
-        assert found is not None
-        return found
+        return moment(self._fetch().created_at)
 
     @property
     def started_at(self) -> dt.datetime | None:
@@ -179,6 +203,10 @@ class Run(Generic[R]):
     def history(self) -> list[RunEvent]:
         """Everything that happened, in order."""
         return self._client.history(self.id)
+
+    def logs(self) -> list[StepLogs]:
+        """What its steps have logged, attempt by attempt."""
+        return self._client.logs(self.id)
 
     def status_history(self) -> list[StatusEntry]:
         """The statuses it went through, with times and the exceptions that caused them."""
@@ -253,6 +281,9 @@ class Run(Generic[R]):
 
     async def ahistory(self) -> list[RunEvent]:
         return await asyncio.to_thread(self.history)
+
+    async def alogs(self) -> list[StepLogs]:
+        return await asyncio.to_thread(self.logs)
 
     async def astatus_history(self) -> list[StatusEntry]:
         return await asyncio.to_thread(self.status_history)

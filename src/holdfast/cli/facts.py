@@ -69,7 +69,9 @@ def event_facts(payload: bytes, reader: Reader) -> dict[str, Any]:
     return facts | {"detail": detail}
 
 
-def step_facts(view: StepView, reader: Reader, progress: dict[str, bytes]) -> dict[str, Any]:
+def step_facts(
+    view: StepView, reader: Reader, progress: dict[str, bytes], logs: list[dict[str, Any]]
+) -> dict[str, Any]:
     shown = progress.get(view.cmd)
     return {
         "name": view.name,
@@ -88,6 +90,9 @@ def step_facts(view: StepView, reader: Reader, progress: dict[str, bytes]) -> di
         "reused": view.reused,
         "undoes": view.undoes or None,
         "progress": None if shown is None else msgspec.json.decode(shown),
+        "logs": [
+            {key: kept[key] for key in ("attempt", "dropped", "lines")} for kept in logs if kept["cmd"] == view.cmd
+        ],
     }
 
 

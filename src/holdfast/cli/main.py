@@ -15,6 +15,7 @@ RUNS = {
     "show": Entry("runs:show", "All about one run: why it waits, input, result, data, steps."),
     "history": Entry("runs:history", "The events of a run, numbered."),
     "tree": Entry("runs:tree", "A run's steps and child runs."),
+    "logs": Entry("logs:show_logs", "What the steps of a run have logged."),
     "watch": Entry("watch:watch", "Follow a run until it ends."),
     "send": Entry("actions:send", "Answer a hook that a run waits for."),
     "cancel": Entry("actions:cancel", "Cancel runs; their clean-up still happens."),

@@ -12,6 +12,7 @@ import click
 from holdfast.cli.arguments import keyed_value
 from holdfast.cli.facts import doing, event_facts, open_hooks, outcome_facts, run_facts, step_facts
 from holdfast.cli.failures import command, usage
+from holdfast.cli.logs import log_facts, log_lines
 from holdfast.cli.output import (
     SECOND,
     Line,
@@ -138,7 +139,7 @@ def _moment(text: str, now: int) -> int:
 @json_option
 @click.pass_context
 def show(context: click.Context, run: str, as_json: bool) -> None:
-    """All about one run: why it waits, input, result, data, steps."""
+    """All about one run: why it waits, input, result, data, steps and the last of what they have logged."""
     place = open_place(context)
     row = place.find(run)
     facts = full_facts(place, row)
@@ -154,6 +155,7 @@ def full_facts(place: Place, row: RunRow) -> dict[str, Any]:
     events = [ev.from_json(payload) for payload in store.payloads(row.id)]
     beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
     progress = store.attributes(row.id, "progress")
+    logs = log_facts(store, row.id, reader)
     children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
     return {
@@ -164,7 +166,7 @@ def full_facts(place: Place, row: RunRow) -> dict[str, Any]:
         "hooks": open_hooks(row, events),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
-        "steps": [step_facts(view, reader, progress) for view in steps_of(events)],
+        "steps": [step_facts(view, reader, progress, logs) for view in steps_of(events)],
         "children": children,
     }
 
@@ -212,6 +214,7 @@ def _text_of(value: Any) -> str:
 
 
 STEPS_SHOWN = 40
+LOGS_SHOWN = 5
 
 
 def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
@@ -236,6 +239,10 @@ def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
         if step["error"]:
             line.append(Span(f"  {step['error']['type']}: {cut(step['error']['message'], 80)}", "red"))
         lines.append(line)
+        for kept in step["logs"]:
+            if len(step["logs"]) > 1:
+                lines.append([Span(f"      attempt {kept['attempt']}", "dim")])
+            lines += log_lines(kept, "      ", LOGS_SHOWN)
     return lines
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from holdfast.cli.place import open_place
+from holdfast.logs import OUTSIDE, RunFields
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -29,14 +30,30 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         line |= {key: value for key, value in vars(record).items() if key not in _OWN_FIELDS and key not in line}
+        for key, nothing in OUTSIDE.items():
+            if line.get(key) == nothing:
+                del line[key]
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
+        elif record.exc_text:  # made in a process for steps
+            line["traceback"] = record.exc_text
         return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """A record as people read it, with the run and the step it was made in."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        step = f" step {record.step}" if record.step else ""  # type: ignore[attr-defined]
+        attempt = f" attempt {record.attempt}" if record.attempt not in (0, 1) else ""  # type: ignore[attr-defined]
+        record.where = f"[{record.run_id}{step}{attempt}] " if record.run_id else ""  # type: ignore[attr-defined]
+        return super().format(record)
 
 
 def set_up_logging(level: str, format: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.addFilter(RunFields())
+    text = TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(where)s%(message)s")
     handler.setFormatter(JsonFormatter() if format == "json" else text)
     logging.basicConfig(level=level.upper(), handlers=[handler])
 

@@ -58,6 +58,7 @@ class Asking:
         self.on_background_error: Callable[[dict[str, Any]], None] = lambda context: None
         self._edge = 0
         self._is_live = False
+        self._passed = 0
         self._divergence: NondeterminismError | None = None
         self._loop: WorkflowLoop | None = None
         self._main: Task[Any] | None = None
@@ -90,6 +91,11 @@ class Asking:
         """Tells this run from an earlier one of its id that was deleted or restarted. It is part of the ids that
         derive from the run's, so that it doesn't find the earlier one's children."""
         return f"{self._seed & 0xFFFFFF:06x}"
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether the code goes where it has been before: what it says there was heard then."""
+        return self.loop.cause <= self._passed
 
     def _append(self, event: ev.Event) -> None:
         self.last_seq += 1

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from logging import LogRecord
 from typing import Any
 
 from msgspec import Raw
@@ -38,6 +39,7 @@ class StepContext:
         "children",
         "codec",
         "data",
+        "on_log",
         "on_progress",
         "report",
         "surroundings",
@@ -53,6 +55,7 @@ class StepContext:
         self.checkpoint: bytes | None = attempt.checkpoint
         self.cancelled = False
         self.on_progress: Callable[[], None] | None = None
+        self.on_log: Callable[[LogRecord], bool] | None = None  # True if nobody else is to see the record
         self.children: Counter[str] = Counter()
         self.surroundings: Any = None  # the executor's: where a step that is called plainly gets its resources
 

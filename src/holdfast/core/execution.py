@@ -40,8 +40,10 @@ class Execution(Asking):
 
     # -- replay
 
-    def replay(self, history: list[ev.AnyEvent]) -> Iterator[None]:
-        """Feed a history, with a pause after each delivery so that the caller can share its time."""
+    def replay(self, history: list[ev.AnyEvent], passed: int | None = None) -> Iterator[None]:
+        """Feed a history, with a pause after each delivery so that the caller can share its time. `passed` is the
+        last event whose delivery the code has seen before, somewhere: all of them, if it isn't said."""
+        self._passed = history[-1].seq if passed is None else passed
         base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
         start = max(i for i, e in enumerate(history) if isinstance(e, ev.Beginning))
         first, earlier, current = history[base], history[base:start], history[start:]

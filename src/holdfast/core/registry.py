@@ -15,6 +15,7 @@ class Definitions(Protocol):
 
     name: str
     codec: Codec
+    keep_logs: int | None
     arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
 

@@ -106,6 +106,7 @@ class RunWithSteps(OwnedRun, abc.ABC):
             return
         self.unconfirmed.append(outcome)
         command = step.command
+        self._keep_logs(cmd, outcome.attempt.number, outcome.logs)
         for kind in ("progress", "checkpoint"):
             # A checkpoint is kept over attempts, until the step has ended.
             if (kind, command.cmd) in self._reported and (kind == "progress" or outcome.error is None):
@@ -128,6 +129,11 @@ class RunWithSteps(OwnedRun, abc.ABC):
                 ),
                 now,
             )  # fmt: skip
+
+    def _keep_logs(self, cmd: str, attempt: int, logs: bytes | None) -> None:
+        """Beside the history, for nothing of it is replayed."""
+        if logs is not None and self.row.durable:
+            self._change.attributes.append(("logs", f"{attempt}:{cmd}", logs))
 
     def _take_failure(
         self,

@@ -78,7 +78,7 @@ class LiveRun(RunWithSteps):
             self._set_aside(now, error, "blocked")
             return bool(self.deliveries)
         except Exception as error:  # whatever it is, it must not end the worker, and then the next one
-            logger.exception("run %s can't go on", self.row.id)
+            logger.exception("run %s can't go on", self.row.id, extra=self.log_fields)
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
         return more
@@ -116,11 +116,14 @@ class LiveRun(RunWithSteps):
         """When the run, or its next attempt, is to begin; 0 if it has begun."""
         if isinstance(last, ev.AttemptFailed):
             return last.retry_at
-        has_begun = any(not isinstance(e, ev.RunStarted | ev.RunPaused | ev.RunResumed) for e in self._history)
-        return 0 if has_begun else last.ts
+        return 0 if self._has_begun() else last.ts
+
+    def _has_begun(self) -> bool:
+        return any(not isinstance(e, ev.RunStarted | ev.RunPaused | ev.RunResumed) for e in self._history)
 
     def _wait_to_begin(self, now: int, begins_at: int, last: ev.Event) -> None:
         """Somebody ordered something of a run whose time has not come. All else stays in its inbox until then."""
+        untouched: dict[str, Any] = {} if isinstance(last, ev.AttemptFailed) else {"started_at": None}
         for letter in self.deliveries:
             if not isinstance(letter, Letter) or LETTERS[letter.kind] is not ControlLetter:
                 continue
@@ -131,13 +134,11 @@ class LiveRun(RunWithSteps):
                 return
             if letter.kind == "pause":
                 self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
-                self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None})
+                self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None, **untouched})
                 return
             self._notify_later(body)
-        if isinstance(last, ev.AttemptFailed):
-            self._leave({"status": Status.RETRY, "wake_at": begins_at})
-        else:
-            self._leave({"status": Status.PENDING, "wake_at": begins_at, "started_at": None})
+        status = Status.PENDING if untouched else Status.RETRY
+        self._leave({"status": status, "wake_at": begins_at, **untouched})
 
     def _begin_attempt(self, now: int) -> None:
         """Begin again, with everything earlier attempts have achieved at hand."""
@@ -166,7 +167,9 @@ class LiveRun(RunWithSteps):
         self.execution.root_id = self.row.root_id or self.row.id
         self.execution.secret = self.me.secret
         self.execution.durable = self.row.durable
-        self._replay = self.execution.replay(self._history)
+        # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
+        passed = 0 if self.is_new and not self._has_begun() else self._last_committed
+        self._replay = self.execution.replay(self._history, passed)
 
     def _handle_at_the_door(self, now: int) -> bool:
         """Letters to a run that is held or has ended; whether its code is needed now."""
@@ -458,6 +461,7 @@ class LiveRun(RunWithSteps):
         if failed and (body.attempt != command.attempt or body.cmd in self.inflight):
             return  # the step is being tried again: this failure is history
         self._drop_attempt(body.cmd)
+        self._keep_logs(body.cmd, body.attempt, None if body.logs == ev.NULL else bytes(body.logs))
         command.attempt = body.attempt
         if failed:
             self._take_failure(command, now, body.started, self.codec.decode_error(body.error), body.error, None)
@@ -539,7 +543,7 @@ class LiveRun(RunWithSteps):
         else:
             event = ev.RunStuck(seq=self._last_committed + 1, ts=now, reason=str(error), error=encoded)
             self._change.records.append(to_record(event))
-            logger.error("run %s is set aside: %s", self.row.id, error)
+            logger.error("run %s is set aside: %s", self.row.id, error, extra=self.log_fields)
             self._leave({"status": Status.STUCK, "held": 1, "reason": str(error), "stuck": stuck, "wake_at": None})
 
     def refuse(self, now: int, error: BaseException) -> None:
@@ -576,4 +580,5 @@ class LiveRun(RunWithSteps):
             self.row.id,
             context.get("message", "an error nobody handled"),
             exc_info=context.get("exception"),
+            extra=self.log_fields,
         )

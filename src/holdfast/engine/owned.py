@@ -59,6 +59,7 @@ class OwnedRun:
         self.broken = False
         self.scheduled_due: int | None = None
         self.resumed = len(claimed.payloads) > 1
+        self.is_new = claimed.is_first
         self.checkpoints: dict[str, bytes] | None = None
         self.streamed: dict[str, int] | None = None
         self._reported: set[tuple[str, str]] = set()
@@ -74,6 +75,11 @@ class OwnedRun:
         self._orders: list[int] = []
         self._timeout: int | None = None
         self._retain: int | None = None
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What the engine's own records about this run carry."""
+        return {"run_id": self.row.id, "workflow": self.row.workflow}
 
     def next_due(self) -> int | None:
         """When time alone will bring this run forward."""

@@ -29,6 +29,7 @@ from holdfast.engine.live import LiveRun
 from holdfast.engine.owned import Identity
 from holdfast.engine.records import PRIORITY_HEAD_START, outcome_message
 from holdfast.errors import EncodeError, Fenced, StoreError, UnknownNameError
+from holdfast.logs import install
 from holdfast.ports import (
     FINAL,
     Attempt,
@@ -130,6 +131,7 @@ class Engine:
 
     def start(self) -> None:
         """Register, and begin to listen; then `run` may be called on a thread."""
+        install()
         self._address = self.notifier.listen(self.wake)
         try:
             self.me.secret = self.store.secret()

@@ -82,6 +82,7 @@ class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     result: Raw = ev.NULL
     error: Raw = ev.NULL
     data: dict[str, Raw] = {}
+    logs: Raw = ev.NULL
 
 
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -162,6 +163,7 @@ def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:
         started=outcome.started, result=Raw(outcome.result) if outcome.error is None else ev.NULL,
         error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL,
         data={key: Raw(value) for key, value in outcome.data.items()},
+        logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL,
     )  # fmt: skip
     return Message(
         run_id=run_id, kind="outcome", body=msgspec.json.encode(letter),

@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 import importlib
 import importlib.util
+import logging
 import os
 import select
 import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from holdfast.core.registry import Definitions, find_app
 from holdfast.errors import RetryableError, UnknownNameError
 from holdfast.executors.process import GOODBYE, receive, send
 from holdfast.executors.surroundings import Surroundings
+from holdfast.logs import install, set_levels, to_frame
 from holdfast.ports import Attempt
 
 
@@ -98,6 +101,20 @@ def _sources(frame: dict[str, Any]) -> str:
     return ", ".join(filter(None, [frame["main_file"], *frame["modules"]]))
 
 
+def _log_of(context: StepContext, pipe: socket.socket, lock: threading.Lock) -> Callable[[logging.LogRecord], bool]:
+    """The engine's process handles what a step logs: there is one set of handlers, and one place to read."""
+
+    def log(record: logging.LogRecord) -> bool:
+        frame = {"heard": "log", "value": to_frame(record)}
+        with lock:
+            if context.on_log is None:  # a thread that the step has left behind; the engine hears the next one's
+                return False
+            send(pipe, frame)
+        return True
+
+    return log
+
+
 def _die_with_the_engine(pipe: socket.socket) -> None:
     """Nobody waits for the step of an engine that is gone, and another one will execute it anew."""
     poll = select.poll()
@@ -111,6 +128,8 @@ def main() -> None:
     setup = receive(pipe)
     if setup is None:
         return
+    install()
+    set_levels(setup["log_levels"])
     try:
         app = load(setup)
     except BaseException:  # told to the parent, which tells the user
@@ -129,8 +148,10 @@ def main() -> None:
         frame["data"] = {key: Raw(value) for key, value in frame["data"].items()}
         context = StepContext(Attempt(**frame), app.codec, report)
         context.on_progress = lambda: report("alive", None)
+        context.on_log = _log_of(context, pipe, lock)
         reply = executing.execute(context)
         with lock:
+            context.on_log = None
             send(pipe, reply)
     executing.close()
 

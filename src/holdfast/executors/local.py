@@ -20,12 +20,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from holdfast.codec import Codec
-from holdfast.core.context import StepContext
+from holdfast.core.context import StepContext, current_step
 from holdfast.core.definitions import StepDefinition
 from holdfast.durations import in_words
 from holdfast.errors import StepTimeoutError
 from holdfast.executors.process import ProcessPool
 from holdfast.executors.surroundings import Surroundings
+from holdfast.logs import KeptLogs, handle_frame
 from holdfast.ports import Attempt, Clock, Executor, Outcome
 
 logger = logging.getLogger("holdfast.executor")
@@ -46,10 +47,12 @@ class LocalExecutor(Executor):
         processes: int = 4,
         child_command: Callable[[], dict[str, Any]] | None = None,
         surroundings: Surroundings | None = None,
+        keep_logs: int | None = logging.INFO,
     ) -> None:
         self._find = find
         self._codec = codec
         self._clock = clock
+        self._keep_logs = keep_logs
         self._on_outcome: Callable[[Outcome], None] = lambda outcome: None
         self._report: Report = lambda attempt, kind, value: None
         self._executing: dict[int, _Execution] = {}
@@ -175,6 +178,9 @@ class LocalExecutor(Executor):
             )
 
     def _heard(self, execution: _Execution, kind: str, value: Any) -> None:
+        if kind == "log":
+            contextvars.Context().run(execution.handle_log, value)
+            return
         execution.touched()
         if kind != "alive":
             self._report(execution.attempt, kind, value)
@@ -190,9 +196,24 @@ class _Execution:
         self.task: asyncio.Task[Any] | None = None
         self.kill: Callable[[], None] | None = None
         self.context = StepContext(attempt, executor._codec, lambda kind, value: executor._report(attempt, kind, value))
+        self.context.on_log = self._keep_log
+        self._logs: KeptLogs | None = None
         self._open = [True]  # popping it is atomic, and cheaper than a lock
         self._signs = 0
         self._alarms: list[_Alarm] = []
+
+    def _keep_log(self, record: logging.LogRecord) -> bool:
+        level = self.executor._keep_logs
+        if level is not None and record.levelno >= level:
+            if self._logs is None:
+                self._logs = KeptLogs()
+            self._logs.add(record)
+        return False
+
+    def handle_log(self, frame: dict[str, Any]) -> None:
+        """Handle a record of the step's own process as if it had been made here."""
+        current_step.set(self.context)
+        handle_frame(frame)
 
     def alarm(self, delay: int, callback: Callable[[], None]) -> None:
         self._alarms.append(self.executor._timekeeper.after(delay, callback))
@@ -269,6 +290,9 @@ class _Execution:
             return
         for alarm in self._alarms:
             self.executor._timekeeper.drop(alarm)
+        self.context.on_log = None  # nothing more is kept, and without it the two would keep each other in memory
+        if self._logs is not None and not outcome.cancelled:
+            outcome.logs = self._logs.encode(self.attempt, self.executor._codec)
         self.executor._executing.pop(self.attempt.token, None)
         self.executor._on_outcome(outcome)
 

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import WrongContextError
+from holdfast.logs import levels
 from holdfast.ports import Attempt
 
 START_TIMEOUT = 30.0
@@ -102,7 +103,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             )
-        send(ours, app)
+        send(ours, {**app, "log_levels": levels()})
         ours.settimeout(START_TIMEOUT)
         ready = receive(ours)
         ours.settimeout(None)

@@ -302,15 +302,14 @@ class SqlStore(abc.ABC):
             db.execute(f"UPDATE runs SET {names} WHERE no = ?", (*values, change.no))
 
     def _claim(self, db: Any, worker_id: str, limit: int, names: Sequence[str]) -> list[Claimed]:
-        parameters = {
-            "worker": worker_id, "app": self.app, "now": self.now(), "limit": limit, "names": json.dumps(names),
-        }  # fmt: skip
+        now = self.now()
+        parameters = {"worker": worker_id, "app": self.app, "now": now, "limit": limit, "names": json.dumps(names)}
         rows = [self._row(row) for row in db.execute(self._q["claim"], parameters).fetchall()]
         if not rows:
             return []
         rows.sort(key=lambda row: (-row.priority, row.no))  # RETURNING knows no order
         nos = json.dumps([row.no for row in rows])
-        claimed = {row.no: Claimed(row, [], []) for row in rows}
+        claimed = {row.no: Claimed(row, [], [], is_first=row.started_at == now) for row in rows}
         for no, payload in db.execute(self._q["history_from_base"], {"nos": nos}):
             claimed[no].payloads.append(payload)
         for letter in db.execute(self._q["letters_of_runs"], {"nos": nos}):

@@ -84,7 +84,9 @@ class TestApp:
         app.clock, app._store, app._notifier = self.clock, self.store, self.notifier
         app.replaced = {**app.replaced, **self._resources}
         surroundings = Surroundings(app.arounds, app.replaced)
-        executor = _InProcessExecutor(self._find, app.codec, self.clock, surroundings=surroundings)
+        executor = _InProcessExecutor(
+            self._find, app.codec, self.clock, surroundings=surroundings, keep_logs=app.keep_logs
+        )
         self.engine = Engine(
             app,
             self.store,

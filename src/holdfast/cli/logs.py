@@ -1,0 +1,75 @@
+"""`holdfast runs logs`: what the steps of a run have logged. `runs show` has the last of it under each step."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import click
+
+from holdfast.cli.output import Line, Span, iso, json_option, note, on_terminal, print_json, print_lines
+from holdfast.cli.place import one_run, open_place
+from holdfast.cli.plain import Reader
+from holdfast.ports import Store
+
+_STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
+
+
+@click.command("logs")
+@one_run
+@click.option("--step", "name", metavar="NAME", help="Only what steps of this name have logged.")
+@json_option
+@click.pass_context
+def show_logs(context: click.Context, run: str, name: str | None, as_json: bool) -> None:
+    """What the steps of a run have logged, attempt by attempt; the last of each, if it was a lot."""
+    place = open_place(context)
+    row = place.find(run)
+    found = [kept for kept in log_facts(place.store, row.id, Reader(place.app.codec)) if name in (None, kept["step"])]
+    if as_json:
+        print_json(found)
+        return
+    for kept in found:
+        title = Span(f"{kept['step']}  attempt {kept['attempt']}", "bold")
+        print_lines([[title], *log_lines(kept, "  ")])
+    if not found:
+        note(
+            f"no step of run {row.id} has logged anything" if name is None else f"no step {name!r} has logged anything"
+        )
+
+
+def log_facts(store: Store, run_id: str, reader: Reader) -> list[dict[str, Any]]:
+    """What was kept of each attempt that has logged, the earliest first."""
+    found = []
+    for key, body in store.attributes(run_id, "logs").items():
+        kept = reader.value(body)
+        if not isinstance(kept, dict):  # sealed, and the key is not here
+            attempt, _, cmd = key.partition(":")
+            kept = {"cmd": cmd, "step": "", "attempt": int(attempt), "dropped": 0, "lines": [[0, "", "", kept]]}
+        found.append(kept)
+    found.sort(key=lambda kept: kept["lines"][0][0])
+    for kept in found:
+        kept["lines"] = [
+            {"at": iso(at), "level": level, "logger": logger, "message": message}
+            for at, level, logger, message in kept["lines"]
+        ]
+    return found
+
+
+def log_lines(kept: dict[str, Any], indent: str, limit: int | None = None) -> list[Line]:
+    """The last `limit` records of an attempt, with how many there were before."""
+    shown = kept["lines"] if limit is None else kept["lines"][-limit:]
+    lines: list[Line] = []
+    if earlier := kept["dropped"] + len(kept["lines"]) - len(shown):
+        more = "; `runs logs` has more" if len(shown) < len(kept["lines"]) else ", no longer kept"
+        lines.append([Span(f"{indent}{earlier} earlier{more}", "dim")])
+    for line in shown:
+        first, *rest = line["message"].splitlines() or [""]
+        at = (
+            dt.datetime.fromisoformat(line["at"]).astimezone().strftime("%H:%M:%S.%f")[:-3]
+            if on_terminal()
+            else line["at"]
+        )
+        head = [Span(f"{indent}{at} ", "dim"), Span(f"{line['level']:<8}", _STYLES.get(line["level"], "dim"))]
+        lines.append([*head, Span(f"{line['logger']}: ", "dim"), Span(first)])
+        lines += [[Span(f"{indent}  {more}")] for more in rest]
+    return lines
