@@ -501,6 +501,34 @@ class App:
             if engine.store is not self._store:
                 engine.store.close()
 
+    @overload
+    def lifespan(self, web: object, /) -> contextlib.AbstractAsyncContextManager[None]: ...
+    @overload
+    def lifespan(
+        self, /, *, worker: bool = True, concurrency: int = 16, grace: float = 5.0
+    ) -> Callable[[object], contextlib.AbstractAsyncContextManager[None]]: ...
+    def lifespan(self, web: object = None, /, *, worker: bool = True, concurrency: int = 16, grace: float = 5.0) -> Any:
+        """For web frameworks that speak ASGI: `FastAPI(lifespan=app.lifespan)` runs an engine in the web process, on
+        threads of its own, and drains it at shutdown. With `app.lifespan(worker=False)` workers live elsewhere, and
+        the web process only opens the store, so that one that can't be reached keeps it from starting."""
+
+        @contextlib.asynccontextmanager
+        async def around(web: object) -> AsyncIterator[None]:
+            work = self.worker(concurrency=concurrency, grace=grace) if worker else self._opened()
+            await asyncio.to_thread(work.__enter__)
+            try:
+                yield
+            finally:
+                await asyncio.to_thread(work.__exit__, None, None, None)
+                await asyncio.to_thread(self.close)
+
+        return around if web is None else around(web)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
+        _ = self.store
+        yield
+
 
 class StepDecorator:
     """`@app.step(...)`, waiting for its function."""

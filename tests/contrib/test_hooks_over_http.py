@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
+from serving import served
 
 from holdfast import App, define_hook, wf
-from holdfast.contrib.asgi import hooks, lifespan
+from holdfast.contrib.asgi import hooks
 
 
 @dataclass
@@ -36,26 +34,10 @@ def make_app(folder: Path) -> App:
     return app
 
 
-@contextmanager
-def served(web: FastAPI) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(web, port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            thread.join(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(15)
-
-
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[tuple[App, httpx.Client]]:
     app = make_app(tmp_path)
-    web = FastAPI(lifespan=lifespan(app))
+    web = FastAPI(lifespan=app.lifespan)
     web.mount("/holdfast", hooks(app, limit=1_000))
     with served(web) as url, httpx.Client(base_url=f"{url}/holdfast/hooks/") as client:
         yield app, client

@@ -374,6 +374,18 @@ def in_a_step() -> None:
     assert_type(this_step.progress(3, total=10, note="pages"), None)
 
 
+# -- web processes
+
+
+async def in_a_web_process() -> None:
+    from starlette.applications import Starlette
+
+    Starlette(lifespan=app.lifespan)
+    web = Starlette(lifespan=app.lifespan(worker=False, concurrency=4))
+    async with app.lifespan(web):
+        pass
+
+
 # -- testing
 
 

@@ -1,15 +1,12 @@
-"""Hooks over HTTP, and an engine beside a web app. Plain ASGI: it mounts in FastAPI, Starlette, or serves alone.
+"""Hooks over HTTP. Plain ASGI: it mounts in FastAPI, Starlette, or serves alone.
 
-app.mount("/holdfast", hooks(orders))            # POST /holdfast/hooks/{token}
-FastAPI(lifespan=lifespan(orders))               # an engine lives as long as the web process
+web.mount("/holdfast", hooks(orders))            # POST /holdfast/hooks/{token}
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import msgspec
@@ -74,21 +71,6 @@ def hooks(app: App, *, limit: int = 1_048_576) -> Callable[[Scope, Receive, Send
             await _answer(send, 202, {"accepted": True})
 
     return serve
-
-
-def lifespan(app: App, *, concurrency: int = 16) -> Callable[[Any], contextlib.AbstractAsyncContextManager[None]]:
-    """For `FastAPI(lifespan=...)`: an engine in the web process, on threads of its own, drained at shutdown."""
-
-    @contextlib.asynccontextmanager
-    async def around(_web: Any) -> AsyncIterator[None]:
-        worker = app.worker(concurrency=concurrency)
-        await asyncio.to_thread(worker.__enter__)
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(worker.__exit__, None, None, None)
-
-    return around
 
 
 def _token(scope: Scope) -> str:
