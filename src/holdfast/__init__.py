@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import LogLine, Run, RunEvent, RunPage, RunStep, StatusEntry, StepLogs, StreamedItem
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
+    from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
     from holdfast.codec import Codec
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
         RunFinishedError,
         RunNotFoundError,
         RunStuckError,
+        ScheduleError,
+        ScheduleNotFoundError,
         StepError,
         StepTimeoutError,
         StoreBusyError,
@@ -77,6 +80,7 @@ __all__ = [
     "DefinitionError",
     "DuplicateNameError",
     "EncodeError",
+    "Every",
     "FatalError",
     "HoldfastError",
     "HookCall",
@@ -103,6 +107,11 @@ __all__ = [
     "RunPage",
     "RunStep",
     "RunStuckError",
+    "Schedule",
+    "ScheduleError",
+    "ScheduleInfo",
+    "ScheduleNotFoundError",
+    "Schedules",
     "Status",
     "StatusEntry",
     "Step",
@@ -128,6 +137,7 @@ __all__ = [
     "WorkflowTimeoutError",
     "WrongContextError",
     "define_hook",
+    "every",
     "hook",
     "shield",
     "sleep",
@@ -154,6 +164,7 @@ _HOMES = {
         "StreamedItem",
     ],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
+    "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
     "holdfast.codec": ["Codec"],

@@ -33,6 +33,7 @@ from holdfast.api.options import (
     to_epoch,
     workflow_options,
 )
+from holdfast.api.schedules import Schedule, Schedules, When, to_schedules
 from holdfast.codec import Codec
 from holdfast.core.context import StepAttempt
 from holdfast.core.definitions import (
@@ -54,7 +55,7 @@ from holdfast.errors import (
     UnknownNameError,
     WrongContextError,
 )
-from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
+from holdfast.ports import Clock, Notifier, RunQuery, ScheduleRow, Status, Store
 
 if TYPE_CHECKING:
     from holdfast.engine.reactor import Engine, Settings
@@ -74,9 +75,12 @@ class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1_000
 
-    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int) -> Any:
-        if due is not None:
-            timeout = min(timeout, (due - self.now()) / 1_000_000)
+    def wait(
+        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
+    ) -> Any:
+        for moment in (due, tick):
+            if moment is not None:
+                timeout = min(timeout, (moment - self.now()) / 1_000_000)
         if timeout <= 0:
             raise Empty
         return get(timeout)
@@ -116,6 +120,7 @@ class App:
         self._workflows: dict[str, WorkflowDefinition] = {}
         self.arounds: list[Around] = []
         self.replaced: Mapping[Resource[Any], Any] = {}
+        self._schedules: dict[str, ScheduleRow] = {}
         self._store: Store | None = None
         self._notifier: Notifier | None = None
         self._lock = threading.RLock()
@@ -153,13 +158,15 @@ class App:
         pool: Pool = "thread",
         max_losses: int = 3,
         queue: str = "",
+        schedule: When | Sequence[When] | None = None,
+        tz: str | None = None,
     ) -> StepDecorator: ...
     def step(self, function: Any = None, /, **options: Any) -> Any:
         """Make a function a step: work that is retried, timed out and recorded."""
         if function is not None:
             return self._define_step(function, None, step_options(options))
-        name = options.pop("name", None)
-        return StepDecorator(self, _checked_name("step", name), step_options(options))
+        name, schedules = options.pop("name", None), _schedules(options)
+        return StepDecorator(self, _checked_name("step", name), step_options(options), schedules)
 
     @overload
     def workflow(self, function: CallableClass[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
@@ -181,13 +188,15 @@ class App:
         timeout: Duration | None = None,
         durable: bool = True,
         retain: Duration | None = "30d",
+        schedule: When | Sequence[When] | None = None,
+        tz: str | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(self, function: Any = None, /, **options: Any) -> Any:
         """Make a function a workflow: it coordinates steps, and is replayed."""
         if function is not None:
             return self._define_workflow(function, None, workflow_options(options))
-        name = options.pop("name", None)
-        return WorkflowDecorator(self, _checked_name("workflow", name), workflow_options(options))
+        name, schedules = options.pop("name", None), _schedules(options)
+        return WorkflowDecorator(self, _checked_name("workflow", name), workflow_options(options), schedules)
 
     def _define_step(self, function: Any, name: str | None, options: StepOptions) -> Any:
         call, is_async = _callable(function, "step")
@@ -213,6 +222,17 @@ class App:
         )
         self._add(self._workflows, definition)
         return (AsyncWorkflow if is_async else SyncWorkflow)(self, definition, function)
+
+    def _scheduled(self, function: Any, schedules: list[Schedule]) -> Any:
+        for schedule in schedules:
+            try:
+                self.schedules.declare(schedule, function)
+            except ArgumentError as error:
+                raise DefinitionError(
+                    f"{error}; a schedule of a decorator has no arguments: declare it after the function, with "
+                    f"app.schedules.declare(Schedule(...), {function.__name__}, ...)"
+                ) from None
+        return function
 
     def _add(self, table: dict[str, Any], definition: StepDefinition | WorkflowDefinition) -> None:
         other = self._steps.get(definition.name) or self._workflows.get(definition.name)
@@ -253,6 +273,23 @@ class App:
         else:
             self.arounds.append(around)
         return function
+
+    @property
+    def schedules(self) -> Schedules:
+        """Its schedules: to look at, to change, and to declare."""
+        return Schedules(self)
+
+    def declare_schedule(self, row: ScheduleRow) -> None:
+        known = self._schedules.get(row.name)
+        if known is not None and known != row:
+            raise DuplicateNameError(
+                f"app {self.name!r} declares two schedules named {row.name!r}; give each its own: Schedule(..., name='...')"
+            )
+        self._schedules[row.name] = row
+
+    def declared_schedules(self) -> list[ScheduleRow]:
+        self.load()
+        return list(self._schedules.values())
 
     def find_step(self, name: str) -> StepDefinition:
         return self._find(self._steps, "step", name)
@@ -333,14 +370,14 @@ class App:
 
     def start(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a workflow or a step by name."""
-        return self.start_run(name, self._encode_by_name(name, args, kwargs), NO_OPTIONS.with_id_in_step(name))
+        return self.start_run(name, self.encode_by_name(name, args, kwargs), NO_OPTIONS.with_id_in_step(name))
 
     async def astart(self, name: str, /, *args: Any, **kwargs: Any) -> Run[Any]:
         """`start` for async code."""
-        call, options = self._encode_by_name(name, args, kwargs), NO_OPTIONS.with_id_in_step(name)
+        call, options = self.encode_by_name(name, args, kwargs), NO_OPTIONS.with_id_in_step(name)
         return await asyncio.to_thread(self.start_run, name, call, options)
 
-    def _encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    def encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         self.load()
         definition = self._workflows.get(name) or self._steps.get(name)
         if definition is None:
@@ -367,6 +404,7 @@ class App:
         parent: str | None = None,
         since: dt.datetime | None = None,
         data: dict[str, Any] | None = None,
+        schedule: str | None = None,
         after: int | None = None,
         limit: int = 100,
     ) -> RunPage:
@@ -381,7 +419,8 @@ class App:
             raise ArgumentError(f"after={after!r}: give the cursor of a page")
         return self.client.runs(
             RunQuery(
-                statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, after=after, limit=limit,
+                statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, schedule=schedule, after=after,
+                limit=limit,
                 since=None if since is None else to_epoch(since, "since"),
                 data={key: self.codec.encode(value).decode(errors="replace") for key, value in (data or {}).items()},
             )
@@ -395,13 +434,21 @@ class App:
         parent: str | None = None,
         since: dt.datetime | None = None,
         data: dict[str, Any] | None = None,
+        schedule: str | None = None,
         after: int | None = None,
         limit: int = 100,
     ) -> RunPage:
         """`runs` for async code."""
         return await asyncio.to_thread(
             lambda: self.runs(
-                status=status, workflow=workflow, parent=parent, since=since, data=data, after=after, limit=limit
+                status=status,
+                workflow=workflow,
+                parent=parent,
+                since=since,
+                data=data,
+                schedule=schedule,
+                after=after,
+                limit=limit,
             )
         )
 
@@ -533,8 +580,8 @@ class App:
 class StepDecorator:
     """`@app.step(...)`, waiting for its function."""
 
-    def __init__(self, app: App, name: str | None, options: StepOptions) -> None:
-        self._app, self._name, self._options = app, name, options
+    def __init__(self, app: App, name: str | None, options: StepOptions, schedules: list[Schedule]) -> None:
+        self._app, self._name, self._options, self._schedules = app, name, options, schedules
 
     @overload
     def __call__(self, function: CallableClass[P, Coroutine[Any, Any, R]]) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
@@ -545,14 +592,14 @@ class StepDecorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> SyncStep[P, R]: ...
     def __call__(self, function: Any) -> Any:
-        return self._app._define_step(function, self._name, self._options)
+        return self._app._scheduled(self._app._define_step(function, self._name, self._options), self._schedules)
 
 
 class WorkflowDecorator:
     """`@app.workflow(...)`, waiting for its function."""
 
-    def __init__(self, app: App, name: str | None, options: WorkflowOptions) -> None:
-        self._app, self._name, self._options = app, name, options
+    def __init__(self, app: App, name: str | None, options: WorkflowOptions, schedules: list[Schedule]) -> None:
+        self._app, self._name, self._options, self._schedules = app, name, options, schedules
 
     @overload
     def __call__(self, function: CallableClass[P, Coroutine[Any, Any, R]]) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
@@ -563,7 +610,16 @@ class WorkflowDecorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> SyncWorkflow[P, R]: ...
     def __call__(self, function: Any) -> Any:
-        return self._app._define_workflow(function, self._name, self._options)
+        return self._app._scheduled(self._app._define_workflow(function, self._name, self._options), self._schedules)
+
+
+def _schedules(options: dict[str, Any]) -> list[Schedule]:
+    given, tz = options.pop("schedule", None), options.pop("tz", None)
+    if given is None:
+        if tz is not None:
+            raise DefinitionError(f"tz={tz!r} is the time zone of a schedule; add schedule='...', or take it away")
+        return []
+    return to_schedules(given, tz)
 
 
 def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:

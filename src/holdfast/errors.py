@@ -19,6 +19,8 @@
     │   ├── RunFinishedError
     │   ├── RunCancelledError     the result of a cancelled run was asked for
     │   └── RunStuckError         the result of a run that needs a person was asked for
+    ├── ScheduleError
+    │   └── ScheduleNotFoundError (LookupError)
     ├── HookError
     │   ├── HookNotFoundError     (LookupError)
     │   ├── HookTokenError
@@ -143,6 +145,18 @@ class RunStuckError(RunError):
     def __init__(self, message: str = "", *, run_id: str = "", reason: str = "") -> None:
         super().__init__(message, run_id=run_id)
         self.reason = reason
+
+
+class ScheduleError(HoldfastError):
+    """Something about one schedule."""
+
+    def __init__(self, message: str = "", *, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class ScheduleNotFoundError(ScheduleError, LookupError):
+    """The store knows no schedule of that name."""
 
 
 class HookError(HoldfastError):

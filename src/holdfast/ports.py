@@ -169,12 +169,15 @@ class Claimed(msgspec.Struct):
 
 
 class WorkerRow(msgspec.Struct, kw_only=True):
+    """A worker: what its code knows by `names`, and the schedules that its code declares."""
+
     id: str
     app: str
     host: str
     pid: int
     build: str
     names: list[str]
+    schedules: list[str] = []
     address: str = ""
     started_at: int = 0
     lease_until: int = 0
@@ -190,8 +193,35 @@ class RunQuery(msgspec.Struct, kw_only=True):
     data: dict[str, str] = {}
     prefix: str | None = None
     owner: str | None = None
+    schedule: str | None = None
     after: int | None = None
     limit: int = 100
+
+
+class ScheduleRow(msgspec.Struct, kw_only=True):
+    """What starts runs of `workflow` by the clock. `active` is the run that it started last, and `is_active` whether
+    that run goes on; ticks that are `queued` wait for its end. Each change makes a new `revision`."""
+
+    name: str
+    workflow: str
+    spec: bytes
+    declared: bool = False
+    paused: bool = False
+    reason: str = ""
+    next_at: int | None = None
+    last_at: int | None = None
+    active: str | None = None
+    is_active: bool = False
+    queued: list[int] = []
+    revision: int = 0
+
+
+class ScheduleChange(msgspec.Struct, kw_only=True):
+    """What to make of a schedule that was read as `row.revision` (0: there was none), and the runs it starts."""
+
+    row: ScheduleRow
+    runs: list[NewRun] = []
+    delete: bool = False
 
 
 class Store(Protocol):
@@ -305,6 +335,23 @@ class Store(Protocol):
     def set_aside(self, no: int, reason: str, stuck: str) -> bool:
         """Mark an unowned run STUCK, if it is still unowned."""
 
+    # -- schedules
+
+    def schedules(self, name: str | None = None) -> list[ScheduleRow]:
+        """The schedules of the app by name, or the one of that name."""
+
+    def due_schedules(self, names: Sequence[str], limit: int) -> list[ScheduleRow]:
+        """Schedules of these workflows that are not paused and have something to do: their next tick has come, or a
+        tick is queued and their last run has ended."""
+
+    def next_tick(self, names: Sequence[str]) -> int | None:
+        """When the next schedule of these workflows has something to do; 0 if one has now, from its queue."""
+
+    def save_schedules(self, changes: Sequence[ScheduleChange]) -> list[str]:
+        """Write schedules and create their runs. A schedule that somebody else has changed since it was read stays
+        as it is, and none of its runs is created; a run whose id is taken is left alone. The names of those that were
+        written."""
+
 
 class Notifier(Protocol):
     """Push between processes: hints only. A lost hint costs a moment, a needless one costs a look."""
@@ -398,6 +445,10 @@ class Clock(Protocol):
 
     def now(self) -> int: ...
 
-    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int) -> Any:
-        """Block in `get(seconds)` until something arrives, the time `due` has come, or `timeout` real seconds have
-        passed; then it raises queue.Empty. `busy` says how many steps execute: meanwhile time must not be skipped."""
+    def wait(
+        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
+    ) -> Any:
+        """Block in `get(seconds)` until something arrives, the time `due` or `tick` has come, or `timeout` real seconds
+        have passed; then it raises queue.Empty. `busy` says how many steps execute: meanwhile time must not be skipped.
+        `tick` is when the next schedule ticks: for that alone nobody who waits for a run skips time, as there is always
+        a next one."""

@@ -162,11 +162,12 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     create(store, "r")
     store.close()
     db = sqlite3.connect(file)
+    (known,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
     db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     db.commit()
     with pytest.raises(StoreSchemaError, match=r"schema 99, this version of Holdfast knows \d+; upgrade Holdfast"):
         open_store(file)
-    db.execute("UPDATE meta SET value = '1' WHERE key = 'schema'")
+    db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (known,))
     db.commit()
     db.close()
     again = open_store(file)

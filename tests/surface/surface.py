@@ -11,7 +11,7 @@ from typing import Any
 
 import holdfast
 import holdfast.testing
-from holdfast import App, Codec, HookCall, Resource, shield
+from holdfast import App, Codec, HookCall, Resource, Schedule, shield
 from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallOptions, SyncStep, SyncWorkflow
 from holdfast.app import StepDecorator, WorkflowDecorator
 from holdfast.testing import TestApp
@@ -22,13 +22,13 @@ REACHED = (
     type(holdfast.this_step), type(holdfast.wf),
 )  # fmt: skip
 # What users make by calling the class; of all others only members are promised.
-MADE_BY_USERS = (App, BaseException, Codec, TestApp, shield)
+MADE_BY_USERS = (App, BaseException, Codec, Schedule, TestApp, shield)
 # What other layers of Holdfast, or the interpreter, call. It may change without notice.
 CONTRACT = {"MovableClock", "StoreContract"}
 INTERNAL = {
     App: {
         "client", "find_step", "find_workflow", "make_engine", "notifier", "start_run",
-        "startable_names", "store",
+        "startable_names", "store", "declare_schedule", "declared_schedules", "encode_by_name",
     },
     CallOptions: {"start_with"},
     HookCall: {"begin", "close", "send", "throw"},

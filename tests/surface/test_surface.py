@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, Run, Step, Workflow, errors
+from holdfast import App, Run, Schedules, Step, Workflow, errors
 from holdfast.api.functions import CallOptions
 from holdfast.testing import TestApp
 from surface import describe, public_members, public_objects
@@ -74,6 +74,7 @@ NO_TWIN: dict[type, set[str]] = {
     Step: {"options", "submit", "delay", "apply_async"},
     Workflow: {"options", "submit", "delay", "apply_async"},
     CallOptions: {"submit", "delay"},
+    Schedules: {"declare"},
     TestApp: {"mock", "fail", "calls", "kinds", "replay"},
 }
 PROPERTIES_WITH_TWIN = ["status", "data", "steps"]

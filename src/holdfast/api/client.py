@@ -25,6 +25,7 @@ from holdfast.core.pending import FLAGS
 from holdfast.core.registry import Definitions
 from holdfast.core.views import statuses_of, steps_of
 from holdfast.durations import Duration, in_words, to_us
+from holdfast.engine.programs import is_durable
 from holdfast.engine.records import PRIORITY_HEAD_START, HookLetter, RunOptions, control, fingerprint, to_record
 from holdfast.errors import (
     ArgumentError,
@@ -99,7 +100,7 @@ class Client:
         new = NewRun(
             id=run_id, workflow=name, records=[to_record(started)], wake_at=begin_at - options.priority * PRIORITY_HEAD_START,
             created_at=now, fingerprint=fingerprint(name, call), priority=options.priority, parent_id=parent,
-            parent_cmd=cmd, root_id=root, options=chosen.to_json(), durable=self._is_durable(name),
+            parent_cmd=cmd, root_id=root, options=chosen.to_json(), durable=is_durable(self._definitions, name),
         )  # fmt: skip
         if begin_at > now:
             new.wake_at = begin_at  # a head start must not begin a delayed run early
@@ -110,12 +111,6 @@ class Client:
                 self.retry(run_id)
         self.notifier.ring()
         return Run(self, run_id)
-
-    def _is_durable(self, name: str) -> bool:
-        try:
-            return self._definitions.find_workflow(name).options.durable
-        except UnknownNameError:
-            return True
 
     def _check_same(self, taken: RunRow, new: NewRun, options: StartOptions) -> None:
         if options.if_exists == "error":

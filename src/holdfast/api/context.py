@@ -151,13 +151,14 @@ class WorkflowContext:
 
     @property
     def scheduled_at(self) -> dt.datetime | None:
-        """The tick that started this run, if a schedule did."""
+        """The tick that started this run, in its schedule's time zone; None if no schedule did."""
         here = _where("scheduled_at")
         if isinstance(here, StepContext):
             _only_workflow("scheduled_at")
         if here is None or here.scheduled_at is None:
             return None
-        return _EPOCH + dt.timedelta(microseconds=here.scheduled_at)
+        zone = dt.timezone(dt.timedelta(seconds=here.scheduled_offset))
+        return (_EPOCH + dt.timedelta(microseconds=here.scheduled_at)).astimezone(zone)
 
     def patched(self, change: str) -> bool:
         """Whether this run goes the new way of a changed workflow: runs that were past this point do not."""

@@ -23,6 +23,7 @@ IfExists = Literal["return", "error", "restart"]
 OnParentClose = Literal["cancel", "abandon"]
 
 NAME_LIMIT = 200
+SCHEDULING = ("schedule", "tz")  # options of decorators that are not of the function itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,15 @@ class StartOptions:
         if self.delay is not None:
             if self.at is not None:
                 raise DefinitionError("delay= and at= both say when to begin; give one of them")
-            _duration("delay", self.delay)
+            duration_of("delay", self.delay)
         if self.at is not None:
             to_epoch(self.at, "at")
         _priority(self.priority)
         _timeout("timeout", self.timeout)
         if self.max_retries is not None:
             _count("max_retries", self.max_retries)
-        _choice("if_exists", self.if_exists, ("return", "error", "restart"))
-        _choice("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
+        one_of("if_exists", self.if_exists, ("return", "error", "restart"))
+        one_of("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
 
     def with_id_in_step(self, name: str) -> StartOptions:
         """In a step, what it starts gets an id that its next attempt will find again."""
@@ -67,7 +68,7 @@ class StartOptions:
 def step_options(given: dict[str, Any]) -> StepOptions:
     options = {"retry_delay": "fixed", "retry_jitter": 0.0, "retry_max_delay": None, "timeout": "60s", **given}
     backoff = _backoff(options.pop("retry_delay"), options.pop("retry_jitter"), options.pop("retry_max_delay"))
-    _refuse_unknown(options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay"))
+    _refuse_unknown(options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay", *SCHEDULING))
     return StepOptions(
         max_retries=_count("max_retries", options.pop("max_retries", 3)),
         backoff=backoff,
@@ -75,7 +76,7 @@ def step_options(given: dict[str, Any]) -> StepOptions:
         stall_timeout=_timeout("stall_timeout", options.pop("stall_timeout", None)),
         retry_for=_errors("retry_for", options.pop("retry_for", None)),
         no_retry_for=_errors("no_retry_for", options.pop("no_retry_for", ())) or (),
-        pool=_choice("pool", options.pop("pool", "thread"), ("thread", "process")),
+        pool=one_of("pool", options.pop("pool", "thread"), ("thread", "process")),
         force_local=_yes_or_no("force_local", options.pop("force_local", False)),
         max_losses=_count("max_losses", options.pop("max_losses", 3)),
         **options,
@@ -85,14 +86,14 @@ def step_options(given: dict[str, Any]) -> StepOptions:
 def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
     options = {"retry_delay": 0, "retain": "30d", **given}
     delay, retain = options.pop("retry_delay"), options.pop("retain")
-    _refuse_unknown(options, WorkflowOptions, ("retry_delay",))
+    _refuse_unknown(options, WorkflowOptions, ("retry_delay", *SCHEDULING))
     return WorkflowOptions(
         max_retries=_count("max_retries", options.pop("max_retries", 0)),
         backoff=_backoff(delay),
         retry_for=_errors("retry_for", options.pop("retry_for", None)),
         timeout=_timeout("timeout", options.pop("timeout", None)),
         durable=_yes_or_no("durable", options.pop("durable", True)),
-        retain=None if retain is None else _duration("retain", retain),
+        retain=None if retain is None else duration_of("retain", retain),
     )
 
 
@@ -148,7 +149,7 @@ def _backoff(delay: Any, jitter: Any = 0.0, cap: Any = None) -> Backoff:
         raise DefinitionError(str(error)) from None
 
 
-def _duration(what: str, value: Any) -> int:
+def duration_of(what: str, value: Any) -> int:
     try:
         return to_us(value, what)
     except (TypeError, ValueError) as error:
@@ -158,7 +159,7 @@ def _duration(what: str, value: Any) -> int:
 def _timeout(what: str, value: Any) -> int | None:
     if value is None:
         return None
-    us = _duration(what, value)
+    us = duration_of(what, value)
     if us == 0:
         raise DefinitionError(f"{what}={value!r} leaves no time at all; give more, or None for no limit")
     return us
@@ -183,7 +184,7 @@ def _yes_or_no(what: str, value: Any) -> bool:
     return value
 
 
-def _choice(what: str, value: Any, choices: tuple[str, ...]) -> Any:
+def one_of(what: str, value: Any, choices: tuple[str, ...]) -> Any:
     if value not in choices:
         *first, last = map(repr, choices)
         raise DefinitionError(f"{what}={value!r}: give {', '.join(first)} or {last}")

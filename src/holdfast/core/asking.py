@@ -45,6 +45,7 @@ class Asking:
         self.last_seq = 0
         self.attempt = 1
         self.scheduled_at: int | None = None
+        self.scheduled_offset = 0  # seconds east of UTC, where the schedule lives
         self.data: dict[str, Raw] = {}
         self.steps: dict[str, PendingStep] = {}
         self.children: dict[str, PendingChild] = {}

@@ -56,6 +56,7 @@ class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False
     seed: int = 0
     flags: tuple[str, ...] = ()
     scheduled_at: int | None = None
+    scheduled_offset: int = 0
     forked_from: str | None = None
 
 
@@ -67,6 +68,7 @@ class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=F
     seed: int = 0
     flags: tuple[str, ...] = ()
     scheduled_at: int | None = None
+    scheduled_offset: int = 0
     forked_from: str | None = None
     data: dict[str, Raw] = {}
     hooks: tuple[HookReceived, ...] = ()

@@ -72,7 +72,7 @@ class Execution(Asking):
                 "upgrade this worker"
             )
         self._beginning = first
-        self.scheduled_at = first.scheduled_at
+        self.scheduled_at, self.scheduled_offset = first.scheduled_at, first.scheduled_offset
         self._seed = first.seed
         self.started_at = first.ts
         if isinstance(first, ev.ContinuedAsNew):
@@ -437,7 +437,7 @@ class Execution(Asking):
         self._finish(
             ev.ContinuedAsNew(
                 ts=now, workflow=self._beginning.workflow, input=call, seed=self._numbers().getrandbits(63),
-                flags=FLAGS, scheduled_at=self.scheduled_at, data=self.data,
+                flags=FLAGS, scheduled_at=self.scheduled_at, scheduled_offset=self.scheduled_offset, data=self.data,
                 hooks=tuple(msgspec.structs.replace(received, seq=0) for received in unread),
             )
         )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from holdfast.codec import Codec
 from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
 from holdfast.core.resources import Resource
+from holdfast.ports import ScheduleRow
 
 
 class Definitions(Protocol):
@@ -24,6 +25,8 @@ class Definitions(Protocol):
     def find_workflow(self, name: str) -> WorkflowDefinition: ...
 
     def startable_names(self) -> list[str]: ...
+
+    def declared_schedules(self) -> list[ScheduleRow]: ...
 
     def use_store(self, url: str) -> None: ...
 

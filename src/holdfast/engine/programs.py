@@ -90,6 +90,13 @@ def program_for(app: Definitions, name: str, options: RunOptions) -> WorkflowPro
         return StepProgram(app, name, options)
 
 
+def is_durable(app: Definitions, name: str) -> bool:
+    try:
+        return app.find_workflow(name).options.durable
+    except UnknownNameError:
+        return True
+
+
 def _result_type(app: Definitions, kind: str, name: str) -> Any:
     try:
         return app.find_step(name).result_type if kind == "s" else app.find_workflow(name).result_type

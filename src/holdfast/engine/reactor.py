@@ -28,6 +28,7 @@ from holdfast.engine.guard import Guard
 from holdfast.engine.live import LiveRun
 from holdfast.engine.owned import Identity
 from holdfast.engine.records import PRIORITY_HEAD_START, outcome_message
+from holdfast.engine.ticks import Ticks
 from holdfast.errors import EncodeError, Fenced, StoreError, UnknownNameError
 from holdfast.logs import install
 from holdfast.ports import (
@@ -50,7 +51,7 @@ logger = logging.getLogger("holdfast.engine")
 
 
 class Settings(msgspec.Struct, kw_only=True):
-    """Times in seconds."""
+    """Times in seconds. Without `schedules`, ticks start no runs here."""
 
     lease: float = 10.0
     beat: float = 2.0
@@ -68,6 +69,7 @@ class Settings(msgspec.Struct, kw_only=True):
     grace: float = 10.0
     patience: float = 2.0
     collect_every: float = 60.0
+    schedules: bool = True
 
 
 class Engine:
@@ -92,6 +94,7 @@ class Engine:
         self.settings = settings or Settings()
         self.me = Identity("", build, isolates=isolate)
         self.names = sorted(app.startable_names())
+        self.ticks = Ticks(app, store, self.names, self.settings.schedules)
         self.runs: dict[int, LiveRun] = {}
         self.failure: BaseException | None = None
         self._arrivals: SimpleQueue[Any] = SimpleQueue()
@@ -136,6 +139,7 @@ class Engine:
         try:
             self.me.secret = self.store.secret()
             self._register()
+            self.ticks.declare()
         except BaseException:
             self.notifier.close()
             raise
@@ -168,7 +172,7 @@ class Engine:
         self.store.register(
             WorkerRow(
                 id=worker_id, app=self.app.name, host=platform.node(), pid=os.getpid(), build=self.me.build,
-                names=self.names, address=self._address,
+                names=self.names, schedules=self.ticks.names, address=self._address,
             ),
             round(self.settings.lease * 1_000_000),
         )  # fmt: skip
@@ -223,6 +227,7 @@ class Engine:
         if self._is_registered or self._begin_again():
             now = self.store.now()
             self._sweep()
+            self._tick(now)
             if self._claims_unknown:
                 self._find_claimed()
             if self._mail:
@@ -242,7 +247,8 @@ class Engine:
 
     def _is_busy(self) -> bool:
         """Whether there is something to do before anything arrives."""
-        return bool(self._ready or self._mail or (self._look and self._has_room()))
+        ticks = self.ticks.unknown and not self._stopping
+        return bool(self._ready or self._mail or ticks or (self._look and self._has_room()))
 
     def _drain(self) -> None:
         """Take all that has arrived; sleep if nothing is to be done before something does."""
@@ -254,7 +260,9 @@ class Engine:
                 self._arrived(self._arrivals.get_nowait())
             else:
                 due, timeout = self._sleep_until()
-                self._arrived(self.clock.wait(lambda seconds: get(timeout=seconds), due, timeout, len(self._attempts)))
+                tick = None if self._stopping or time.monotonic() < self._backoff else self.ticks.next_at
+                busy = len(self._attempts)
+                self._arrived(self.clock.wait(lambda seconds: get(timeout=seconds), due, timeout, busy, tick))
             while True:
                 self._arrived(self._arrivals.get_nowait())
         except Empty:
@@ -282,6 +290,7 @@ class Engine:
     def _arrived(self, what: Any) -> None:
         if what is _RING:
             self._look = self._mail = True
+            self.ticks.look()
         elif isinstance(what, Outcome):
             self._outcome(what)
         elif what[0] == "report":
@@ -345,6 +354,7 @@ class Engine:
         self._next_sweep = mono + self.settings.sweep
         self._last_sweep = self._check_gap(self._last_sweep or self.store.now(), self.settings.sweep)
         self._look = self._mail = True
+        self.ticks.look()
         try:
             for worker_id in self.store.bury(self.me.worker, by_lease=self.store.now() >= self._judge_from):
                 logger.warning("worker %s is gone; its runs go on here or elsewhere", worker_id)
@@ -357,6 +367,20 @@ class Engine:
                 self.store.collect(100)
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
+
+    def _tick(self, now: int) -> None:
+        """Let schedules start what is due."""
+        if self._stopping or not self.ticks.have_come(now) or time.monotonic() < self._backoff:
+            return
+        try:
+            has_started = self.ticks.fire()
+        except StoreError as error:
+            self._back_off("starting what is scheduled", error)
+            return
+        if has_started:
+            self._look = True
+            if self._has_peers:
+                self._ring()
 
     def _set_aside_unknown(self) -> None:
         before = self.store.now() - round(self.settings.unknown_after * 1_000_000)
@@ -644,7 +668,9 @@ class Engine:
             self._announce(news)
         if self._has_peers and any(change.children or change.messages or live.released for live, change in changes):
             self._ring()
-        for _, change in changes:
+        for live, change in changes:
+            if live.options.schedule and change.columns.get("status") in FINAL:
+                self.ticks.look()  # a tick may wait for this end
             due = change.columns.get("wake_at")
             if due is not None and (self._parked_due is None or due < self._parked_due):
                 self._parked_due = due

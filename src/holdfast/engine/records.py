@@ -49,6 +49,7 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     max_retries: int | None = None
     notify: bool = False
     queue: str = ""
+    schedule: str = ""
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)

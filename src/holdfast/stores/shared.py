@@ -26,6 +26,8 @@ from holdfast.ports import (
     Record,
     RunQuery,
     RunRow,
+    ScheduleChange,
+    ScheduleRow,
     Status,
     StreamRow,
     WorkerRow,
@@ -37,6 +39,11 @@ COLUMNS = (
     "created_at", "started_at", "finished_at", "expires_at",
 )  # fmt: skip
 PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
+IS_ACTIVE = "EXISTS (SELECT 1 FROM runs r WHERE r.app = s.app AND r.id = s.active AND r.finished_at IS NULL)"
+SCHEDULE = (
+    "s.name, s.workflow, s.spec, s.declared, s.paused, s.reason, s.next_at, s.last_at, s.active, {is_active}, s.queued, "
+    "s.revision"
+)
 VALUE_LIMIT = 200
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
@@ -46,6 +53,7 @@ LAST_TIME = 2**63 - 1
 def read_queries() -> dict[str, str]:
     text = resources.files("holdfast.stores").joinpath("sql/queries.sql").read_text()
     text = text.replace("{columns}", ", ".join(COLUMNS))
+    text = text.replace("{schedule}", SCHEDULE).replace("{is_active}", IS_ACTIVE)
     blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
     return dict(zip(blocks[::2], (block.strip().rstrip(";") for block in blocks[1::2]), strict=True))
 
@@ -151,8 +159,8 @@ class SqlStore(abc.ABC):
                     self._q["insert_worker"],
                     {
                         "id": worker.id, "app": worker.app, "host": worker.host, "pid": worker.pid,
-                        "build": worker.build, "names": names, "address": worker.address, "started_at": now,
-                        "lease_until": now + lease,
+                        "build": worker.build, "names": names, "schedules": json.dumps(worker.schedules),
+                        "address": worker.address, "started_at": now, "lease_until": now + lease,
                     },
                 )  # fmt: skip
                 db.execute(self._q["welcome"], {"app": self.app, "now": now, "names": names, "build": worker.build})
@@ -213,7 +221,7 @@ class SqlStore(abc.ABC):
         return [
             WorkerRow(
                 id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=json.loads(r[5]), address=r[6],
-                started_at=r[7], lease_until=r[8],
+                started_at=r[7], lease_until=r[8], schedules=json.loads(r[9]),
             )
             for r in rows
         ]  # fmt: skip
@@ -396,6 +404,9 @@ class SqlStore(abc.ABC):
         if query.statuses:
             where.append(f"status IN ({', '.join('?' * len(query.statuses))})")
             parameters += query.statuses
+        if query.schedule is not None:
+            where.append("no IN (SELECT run FROM attributes WHERE key = 'schedule' AND value = ?)")
+            parameters.append(query.schedule)
         for key, value in query.data.items():
             where.append("no IN (SELECT run FROM attributes WHERE key = ? AND value = ? AND body = ?)")
             parameters += [f"data.{key}", value[:VALUE_LIMIT], value.encode()]  # type: ignore[list-item]
@@ -441,6 +452,55 @@ class SqlStore(abc.ABC):
     def set_aside(self, no: int, reason: str, stuck: str) -> bool:
         with self.write("set_aside") as db:
             return bool(db.execute(self._q["set_aside"], {"reason": reason, "stuck": stuck, "no": no}).rowcount)
+
+    # -- schedules
+
+    def schedules(self, name: str | None = None) -> list[ScheduleRow]:
+        return self._schedules("select_schedules", {"app": self.app, "name": name})
+
+    def due_schedules(self, names: Sequence[str], limit: int) -> list[ScheduleRow]:
+        parameters = {"app": self.app, "names": json.dumps(names), "now": self.now(), "limit": limit}
+        return self._schedules("due_schedules", parameters)
+
+    def _schedules(self, query: str, parameters: dict[str, Any]) -> list[ScheduleRow]:
+        with self.read() as db:
+            rows = db.execute(self._q[query], parameters).fetchall()
+        return [
+            ScheduleRow(
+                name=r[0], workflow=r[1], spec=r[2], declared=bool(r[3]), paused=bool(r[4]), reason=r[5], next_at=r[6],
+                last_at=r[7], active=r[8], is_active=bool(r[9]), queued=json.loads(r[10]), revision=r[11],
+            )
+            for r in rows
+        ]  # fmt: skip
+
+    def next_tick(self, names: Sequence[str]) -> int | None:
+        with self.read() as db:
+            parameters = {"app": self.app, "names": json.dumps(names)}
+            if db.execute(self._q["queue_may_go_on"], parameters).fetchone():
+                return 0
+            found = db.execute(self._q["next_tick"], parameters).fetchone()
+        return found[0] if found else None
+
+    def save_schedules(self, changes: Sequence[ScheduleChange]) -> list[str]:
+        saved = []
+        with self.write("schedule") as db:
+            for change in changes:
+                row = change.row
+                action = (
+                    "delete_schedule" if change.delete else "update_schedule" if row.revision else "insert_schedule"
+                )
+                parameters = {
+                    "app": self.app, "name": row.name, "workflow": row.workflow, "spec": row.spec,
+                    "declared": row.declared, "paused": row.paused, "reason": row.reason, "next_at": _time(row.next_at),
+                    "last_at": row.last_at, "active": row.active, "queued": json.dumps(row.queued),
+                    "revision": row.revision, "now": self.now(),
+                }  # fmt: skip
+                if not db.execute(self._q[action], parameters).rowcount:
+                    continue
+                saved.append(row.name)
+                for run in change.runs:
+                    self._insert_run(db, run)
+        return saved
 
     def _number(self, db: Any, run_id: str) -> int:
         found = db.execute("SELECT no FROM runs WHERE app = ? AND id = ?", (self.app, run_id)).fetchone()

@@ -26,7 +26,9 @@ class SkippingClock:
     def now(self) -> int:
         return self._now
 
-    def wait(self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int) -> Any:
+    def wait(
+        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
+    ) -> Any:
         """Called by the engine when it has nothing to do."""
         try:
             return get(0.0005)
@@ -37,8 +39,10 @@ class SkippingClock:
             with contextlib.suppress(Empty):
                 return get(0)
             if busy <= self._held_up:
-                if due is not None and (self._waiting or (self._horizon is not None and due <= self._horizon)):
-                    self._now = max(self._now, due)
+                first = min((moment for moment in (due, tick) if moment is not None), default=None)
+                goes_on = self._waiting and due is not None
+                if first is not None and (goes_on or (self._horizon is not None and first <= self._horizon)):
+                    self._now = max(self._now, first)
                     raise Empty
                 if self._horizon is not None:
                     self._now, self._horizon = max(self._now, self._horizon), None

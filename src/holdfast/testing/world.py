@@ -48,7 +48,8 @@ class TestApp:
             assert run.result() == ...
 
     Inside the block the app itself lives in this world. Waiting for a result skips time; otherwise time stands still
-    until `advance`. When the block ends, every run is replayed to see that its code is deterministic.
+    until `advance`. Schedules tick as time passes, unless `schedules=False`. When the block ends, every run is replayed
+    to see that its code is deterministic.
 
     `resources` replaces what steps take with `use`: by a value, or by a generator function that is opened and closed
     like the resource itself.
@@ -63,11 +64,13 @@ class TestApp:
         start: dt.datetime | None = None,
         check_replay: bool = True,
         resources: Mapping[Resource[Any], Any] | None = None,
+        schedules: bool = True,
     ) -> None:
         self.app = app
         self._resources = {resource: _stand_in(resource, given) for resource, given in (resources or {}).items()}
         self.clock = SkippingClock(to_epoch(start or dt.datetime(2030, 1, 1, tzinfo=dt.UTC), "start"))
         self._check_replay = check_replay
+        self._schedules = schedules
         self._replacements: dict[str, Callable[..., Any]] = {}
         self._failures: dict[str, list[tuple[int, BaseException]]] = {}
         self._calls: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
@@ -94,7 +97,7 @@ class TestApp:
             self.notifier,
             self.clock,
             app.build,
-            Settings(grace=1, show_after=0),
+            Settings(grace=1, show_after=0, schedules=self._schedules),
             isolate=False,
         )
         self.clock.wake = self.engine.wake

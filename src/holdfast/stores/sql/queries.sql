@@ -80,14 +80,14 @@ INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE 
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING;
 
 -- name: insert_worker
-INSERT INTO workers (id, app, host, pid, build, names, address, started_at, lease_until)
-VALUES (:id, :app, :host, :pid, :build, :names, :address, :started_at, :lease_until);
+INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until)
+VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until);
 
 -- name: beat
 UPDATE workers SET lease_until = :until WHERE id = :worker;
 
 -- name: select_workers
-SELECT id, app, host, pid, build, names, address, started_at, lease_until FROM workers WHERE app = :app;
+SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules FROM workers WHERE app = :app;
 
 -- name: addresses
 SELECT address FROM workers WHERE app = :app AND address <> '';
@@ -171,3 +171,38 @@ ORDER BY wake_at LIMIT 100;
 -- name: set_aside
 UPDATE runs SET status = 'STUCK', held = 1, reason = :reason, stuck = :stuck, wake_at = NULL
 WHERE no = :no AND owner IS NULL AND held = 0 AND finished_at IS NULL;
+
+-- name: select_schedules
+SELECT {schedule} FROM schedules s WHERE s.app = :app AND (:name IS NULL OR s.name = :name) ORDER BY s.name;
+
+-- name: due_schedules
+SELECT {schedule} FROM schedules s
+WHERE s.app = :app AND s.paused = 0 AND s.workflow IN (SELECT value FROM json_each(:names))
+  AND (s.next_at <= :now OR (s.queued <> '[]' AND NOT {is_active}))
+ORDER BY s.next_at LIMIT :limit;
+
+-- name: next_tick
+SELECT next_at FROM schedules
+WHERE app = :app AND paused = 0 AND next_at IS NOT NULL AND workflow IN (SELECT value FROM json_each(:names))
+ORDER BY next_at LIMIT 1;
+
+-- name: queue_may_go_on
+SELECT 1 FROM schedules s
+WHERE s.app = :app AND s.queued <> '[]' AND s.paused = 0 AND s.workflow IN (SELECT value FROM json_each(:names))
+  AND NOT {is_active} LIMIT 1;
+
+-- name: insert_schedule
+INSERT INTO schedules (app, name, workflow, spec, declared, paused, reason, next_at, last_at, active, queued, revision)
+VALUES (:app, :name, :workflow, :spec, :declared, :paused, :reason, :next_at, :last_at, :active, :queued, :now)
+ON CONFLICT (app, name) DO NOTHING;
+
+-- name: update_schedule
+-- Only if nobody has changed it since it was read. A revision is at least the time, so that a schedule that was
+-- deleted and made anew has another.
+UPDATE schedules
+SET workflow = :workflow, spec = :spec, declared = :declared, paused = :paused, reason = :reason, next_at = :next_at,
+    last_at = :last_at, active = :active, queued = :queued, revision = max(:now, revision + 1)
+WHERE app = :app AND name = :name AND revision = :revision;
+
+-- name: delete_schedule
+DELETE FROM schedules WHERE app = :app AND name = :name AND revision = :revision;
