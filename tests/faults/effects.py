@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ import signal
 import time
 from pathlib import Path
 
-from holdfast import App, FatalError, RetryableError, RunError, hook, sleep, this_step, wf
+from holdfast import App, FatalError, RetryableError, RunError, Schedule, every, hook, sleep, this_step, wf
 from holdfast.core import events as ev
 from holdfast.engine.records import to_record
 from holdfast.ports import NewRun
@@ -407,6 +408,9 @@ async def in_process(n: int) -> int:
     return live_in_process(n)
 
 
+if "EFFECTS_SCHEDULE" in os.environ:
+    app.schedules.declare(os.environ["EFFECTS_SCHEDULE"], sequence, 1)
+
 SCENARIO = {
     "sequence": (sequence, (4,)),
     "plain": (plain, (3,)),
@@ -433,6 +437,8 @@ def start_scenario() -> None:
     for answer in ("yes", "no"):
         app.get_run("question").send("answer", answer)
     start_stranger()
+    app.schedules.put(Schedule(every("5000d"), name="past", overlap="queue"), sequence, 2)
+    app.schedules.backfill("past", dt.datetime(1990, 1, 1, tzinfo=dt.UTC), dt.datetime(2025, 1, 1, tzinfo=dt.UTC))
 
 
 def start_stranger() -> None:
