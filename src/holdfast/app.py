@@ -90,8 +90,9 @@ class App:
     """An app: a name, a store, and the steps and workflows defined on it.
 
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
-    define more of the app. `version` names the build; without one it is made from the code. `keep_logs` is the level
-    from which on what steps log is kept with their runs; None keeps nothing.
+    define more of the app. `version` names the build of its code, which is a digest of the code if nothing is said;
+    HOLDFAST_VERSION overrides it. `keep_logs` is the level from which on what steps log is kept with their runs; None
+    keeps nothing.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class App:
         if isinstance(include, str):
             raise DefinitionError(f"include={include!r}: give a list of module names")
         self.include = tuple(include)
-        self.version = version
+        self.version = os.environ.get("HOLDFAST_VERSION") or version
         self.keep_logs = _log_level(keep_logs)
         self.clock: Clock = SystemClock()
         self._url = store

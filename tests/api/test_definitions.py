@@ -146,6 +146,13 @@ def test_decorators_work_with_and_without_parentheses(app: App) -> None:
         assert timed.start().result() == 6
 
 
+def test_the_environment_names_the_build_before_the_code_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_VERSION", "abc123")
+    assert App("versioned", version="1.0").build == App("versioned").build == "abc123"
+    monkeypatch.setenv("HOLDFAST_VERSION", "")
+    assert App("versioned", version="1.0").build == "1.0"
+
+
 def test_the_package_has_the_same_decorators_on_a_default_app() -> None:
     @holdfast.step(name="default_app_step")
     def add(a: int, b: int) -> int:

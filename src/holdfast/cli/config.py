@@ -72,6 +72,7 @@ def _fill_in_from_code(root: click.Context, settings: list[dict[str, Any]]) -> s
     if by_name["store"]["value"] is None:
         by_name["store"] |= {"value": app.store_url, "from": "the app's code, or its name"}
     by_name["app-name"] |= {"value": app.name, "from": "the app's code"}
-    origin = "the app's code" if app.version is not None else "a digest of the code"
-    settings.append({"name": "build", "value": build, "from": origin})
+    if by_name["version"]["value"] is None:
+        origin = "the app's code" if app.version is not None else "a digest of the code"
+        by_name["version"] |= {"value": build, "from": origin}
     return ""

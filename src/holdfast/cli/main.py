@@ -40,7 +40,7 @@ COMMANDS = {
     "completion": Entry("completion:completion", "Print the completion script of a shell."),
 }
 
-WORKER_KEYS = ("concurrency", "processes", "grace", "log-level", "log-format")
+WORKER_KEYS = ("concurrency", "processes", "grace", "log-level", "log-format", "health", "version")
 PYPROJECT_KEYS = ("app", "store", "app-name", *WORKER_KEYS)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli.endpoint import HealthEndpoint
 from holdfast.cli.place import open_place
 from holdfast.logs import OUTSIDE, RunFields
 
@@ -79,6 +80,14 @@ def set_up_logging(level: str, format: str) -> None:
     "--log-format", default="text", show_default=True, type=click.Choice(["text", "json"]),
     envvar="HOLDFAST_LOG_FORMAT",
 )  # fmt: skip
+@click.option(
+    "--health", metavar="[ADDRESS]:PORT", envvar="HOLDFAST_HEALTH",
+    help="Answer GET /health over HTTP, for probes. :8080 listens on this machine only, 0.0.0.0:8080 on all addresses.",
+)  # fmt: skip
+@click.option(
+    "--build", "version", metavar="NAME", envvar="HOLDFAST_VERSION",
+    help="What names this build of the code, e.g. a commit.  [default: what the app says, else a digest of its code]",
+)  # fmt: skip
 @click.pass_context
 def worker(
     context: click.Context,
@@ -87,10 +96,15 @@ def worker(
     grace: float,
     log_level: str,
     log_format: str,
+    health: str | None,
+    version: str | None,
 ) -> None:
     """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C or SIGTERM; a second time ends it at once."""
+    endpoint = HealthEndpoint(health) if health else None
     set_up_logging(log_level, log_format)
     app = open_place(context, needs_code="a worker", may_create=True).app
+    if version:
+        app.version = version
     # One CPU-bound step must not hold up the engine's commits.
     sys.setswitchinterval(0.0005)
     # Runs in memory are many small objects that live long: looking at all of them often costs a fifth of the speed.
@@ -108,9 +122,14 @@ def worker(
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, stop)
     engine.start()
+    if endpoint is not None:
+        endpoint.start(engine.health)
+        logging.getLogger("holdfast").info("health at %s", endpoint.url)
     names = ", ".join(engine.names)
     logging.getLogger("holdfast").info(
         "worker %s of app %r on %s knows: %s", engine.me.worker, app.name, engine.store.url, names
     )
     engine.run()
+    if endpoint is not None:
+        endpoint.close()
     logging.getLogger("holdfast").info("worker %s has stopped", engine.me.worker)

@@ -25,6 +25,7 @@ from holdfast.core import commands as co
 from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions
 from holdfast.engine.guard import Guard
+from holdfast.engine.health import Health, Pulse
 from holdfast.engine.live import LiveRun
 from holdfast.engine.owned import Identity
 from holdfast.engine.records import PRIORITY_HEAD_START, outcome_message
@@ -129,6 +130,7 @@ class Engine:
         self._claims_unknown = False
         self._touched: dict[int, LiveRun] = {}
         self._has_peers = False
+        self._pulse = Pulse(time.monotonic())
 
     # -- life
 
@@ -167,6 +169,20 @@ class Engine:
     def wake(self) -> None:
         self._arrivals.put(_RING)
 
+    def health(self) -> Health:
+        """How it is doing. May be asked from any thread, and asks the store nothing itself."""
+        now, pulse = time.monotonic(), self._pulse
+        problem = pulse.problem(now, self.settings.lease)
+        if self.failure is not None:
+            problem = f"the engine has ended because of an error in it: {self.failure!r}"
+        return Health(
+            ok=not problem, problem=problem, worker=self.me.worker, app=self.app.name, build=self.me.build,
+            store_reachable=not pulse.trouble, heartbeat_age=round(now - pulse.heartbeat, 3),
+            turn_age=round(now - pulse.turn, 3),
+            commit_age=None if pulse.commit is None else round(now - pulse.commit, 3),
+            runs=len(self.runs), steps=len(self._attempts), stopping=self._stopping,
+        )  # fmt: skip
+
     def _register(self) -> None:
         worker_id = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.store.register(
@@ -188,7 +204,9 @@ class Engine:
             try:
                 if not self.store.beat(worker_id, lease):
                     self._arrivals.put(("dead", worker_id))
+                self._pulse.beaten(time.monotonic())
             except StoreError as error:
+                self._pulse.trouble = str(error)
                 logger.warning("heartbeat failed, trying again: %s", error)
             last = self._check_gap(last, self.settings.beat)
 
@@ -224,6 +242,7 @@ class Engine:
     def turn(self) -> bool:
         """One round; False when the engine has stopped."""
         self._drain()
+        self._pulse.turn = time.monotonic()
         if self._is_registered or self._begin_again():
             now = self.store.now()
             self._sweep()
@@ -554,6 +573,7 @@ class Engine:
                 self._make_ready(live)
             return []
         failpoints.hit("engine.after_commit")
+        self._pulse.commit = time.monotonic()
         for live, change in changes:
             live.confirmed(change)
         return claimed
