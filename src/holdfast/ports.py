@@ -268,7 +268,7 @@ class Store(Protocol):
     def workers(self) -> list[WorkerRow]: ...
 
     def apps(self) -> list[str]:
-        """The apps that have runs or workers here, by name; for whoever looks at a store without an app's code."""
+        """The apps that have runs, workers or schedules here, by name; for whoever looks at a store without an app's code."""
 
     def addresses(self) -> list[str]:
         """Where the engines of live workers can be rung."""

@@ -96,7 +96,7 @@ def retry(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None:
 def delete(context: click.Context, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Forget runs that have ended or are held, with their histories."""
     if not yes:
-        _confirm(f"Delete {len(runs)} run{'s' if len(runs) > 1 else ''}, history and all?")
+        confirm(f"Delete {len(runs)} run{'s' if len(runs) > 1 else ''}, history and all?")
     _each(context, runs, as_json, "deleted", _delete)
 
 
@@ -106,7 +106,7 @@ def _delete(place: Place, run: Run[Any]) -> None:
         raise Conflict(f"run {run.id} is just being written by a worker; try again in a moment")
 
 
-def _confirm(question: str) -> None:
+def confirm(question: str) -> None:
     if not on_terminal():
         usage("this can't be undone; say --yes")
     click.confirm(question, abort=True, err=True)
@@ -156,7 +156,7 @@ def fork(
     results = dict(_replacement(each) for each in replace)
     reruns = source.fork_reruns(at)
     if reruns and not yes and on_terminal():
-        _confirm(f"Under way at event {at}, these will run anew: {', '.join(reruns)}. Fork?")
+        confirm(f"Under way at event {at}, these will run anew: {', '.join(reruns)}. Fork?")
     made = source.fork(at, replace=results, input=_input(input_json), id=new_id)
     if as_json:
         print_json({**run_facts(place.find(made.id), place.store.now()), "forked_from": source.id, "reruns": reruns})

@@ -94,6 +94,10 @@ def _failure(error: Exception) -> Failure:
     text = str(error).rstrip(".")
     if isinstance(error, e.RunNotFoundError):
         return NotFound(f"{text}; `{command('runs', 'list')}` shows what there is")
+    if isinstance(error, e.ScheduleNotFoundError):
+        return NotFound(f"{text}; `{command('schedules', 'list')}` says more")
+    if isinstance(error, e.ScheduleError):
+        return Conflict(f"{text}; `{command('schedules', 'show', error.name)}` says more")
     if isinstance(error, e.HookNotFoundError | e.UnknownNameError):
         return NotFound(text)
     if isinstance(error, e.RunStuckError):

@@ -27,11 +27,22 @@ RUNS = {
     "export": Entry("runs:export", "A run's whole history as JSON lines."),
 }
 
+SCHEDULES = {
+    "list": Entry("schedules:list_schedules", "List schedules, with their next ticks."),
+    "show": Entry("schedules:show", "All about one schedule: next ticks, what is queued, last runs."),
+    "pause": Entry("schedules:pause", "Let a schedule start nothing by itself."),
+    "resume": Entry("schedules:resume", "Let a paused schedule go on."),
+    "trigger": Entry("schedules:trigger", "Start a run of a schedule now."),
+    "backfill": Entry("schedules:backfill", "Start a run for each tick of a range that has none."),
+    "delete": Entry("schedules:delete", "Forget a schedule that was made at run time."),
+}
+
 COMMANDS = {
     "worker": Entry("worker:worker", "Run an engine: claim runs, execute their steps."),
     "start": Entry("start:start", "Start a workflow or a step; prints the run's id."),
     "run": Entry("start:run", "Start a workflow or a step, and watch it until it ends."),
     "runs": Entry("", "Look at runs and act on them.", commands=RUNS),
+    "schedules": Entry("", "Look at schedules and act on them.", commands=SCHEDULES),
     "gc": Entry("upkeep:gc", "Delete runs whose time of retention has passed."),
     "config": Entry("config:config", "Each setting, and where it comes from."),
     "health": Entry("upkeep:health", "Whether the store answers and a worker is alive; for probes."),

@@ -51,6 +51,7 @@ from holdfast.ports import RunQuery, RunRow, Status
 @click.option("--parent", shell_complete=run_ids, help="Only children of this run.")
 @click.option("--since", metavar="TIME", help="Only runs created since: 2h, 3d, 2026-01-31, 2026-01-31T12:00+01:00.")
 @click.option("--data", "data", multiple=True, metavar="KEY=VALUE", help="Only runs whose data holds this.")
+@click.option("--schedule", metavar="NAME", help="Only runs that this schedule started.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many at most.")
 @click.option("--after", type=int, metavar="NO", help="Go on after this one, as the page before says.")
 @json_option
@@ -62,6 +63,7 @@ def list_runs(
     parent: str | None,
     since: str | None,
     data: tuple[str, ...],
+    schedule: str | None,
     limit: int,
     after: int | None,
     as_json: bool,
@@ -76,6 +78,7 @@ def list_runs(
         parent=None if parent is None else place.find(parent).id,
         since=None if since is None else _moment(since, store.now()),
         data={key: codec.encode(value).decode(errors="replace") for key, value in wanted.items()},
+        schedule=schedule,
         after=after,
         limit=limit + 1,
     )
@@ -87,7 +90,7 @@ def list_runs(
     else:
         _print_runs(rows, now)
     if not rows:
-        note("no runs like that" if any((statuses, workflow, parent, since, data, after)) else "no runs yet")
+        note("no runs like that" if any((statuses, workflow, parent, since, data, schedule, after)) else "no runs yet")
     elif more:
         note(f"more: add --after {rows[-1].no}")
 

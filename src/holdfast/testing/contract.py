@@ -699,6 +699,7 @@ class StoreContract:
         assert (row.spec, row.reason, row.active) == tuple(texts.values())
         assert (row.next_at, row.last_at, row.queued, row.is_active) == (None, 7, [1, 2], False)
         self.schedule(store, "a")
+        assert store.apps() == ["orders"]
         assert [found.name for found in store.schedules()] == ["a", "s"]
         assert store.schedules("nobody") == []
 

@@ -98,7 +98,7 @@ WITH RECURSIVE found (app) AS (
     SELECT min(app) FROM runs
     UNION ALL
     SELECT (SELECT min(r.app) FROM runs r WHERE r.app > found.app) FROM found WHERE found.app IS NOT NULL)
-SELECT app FROM found WHERE app IS NOT NULL UNION SELECT app FROM workers ORDER BY 1;
+SELECT app FROM found WHERE app IS NOT NULL UNION SELECT app FROM workers UNION SELECT app FROM schedules ORDER BY 1;
 
 -- name: delete_worker
 DELETE FROM workers WHERE id = :worker;

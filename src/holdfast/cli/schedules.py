@@ -1,0 +1,271 @@
+"""`holdfast schedules list | show | pause | resume | trigger | backfill | delete`. Times are the schedule's own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from holdfast.cli.actions import because, confirm
+from holdfast.cli.facts import run_facts
+from holdfast.cli.failures import command, usage
+from holdfast.cli.output import (
+    SECOND,
+    Line,
+    Span,
+    json_option,
+    length,
+    note,
+    on_terminal,
+    print_json,
+    print_lines,
+    print_table,
+    say,
+    status_span,
+)
+from holdfast.cli.place import Place, open_place
+from holdfast.cli.plain import Reader, call_text
+from holdfast.durations import to_us
+from holdfast.engine.ticks import read_spec
+from holdfast.engine.timetable import Spec, local, ticks_after, zone
+from holdfast.ports import RunQuery, ScheduleRow
+
+UPCOMING = 5
+LAST_RUNS = 5
+
+
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        place = open_place(ctx)
+        rows = place.store.schedules()
+        place.app.close()  # click has left the context already
+    except Exception:  # a shell that completes must never print an error
+        return []
+    return [CompletionItem(row.name, help=row.workflow) for row in rows if row.name.startswith(incomplete)]
+
+
+one_schedule = click.argument("name", shell_complete=_names)
+
+
+def schedule_facts(row: ScheduleRow, reader: Reader) -> dict[str, Any]:
+    spec = read_spec(row)
+    return {
+        "name": row.name,
+        "workflow": row.workflow,
+        "when": spec.in_words(),
+        "tz": spec.tz,
+        "call": reader.value(spec.input),
+        "missed": spec.missed,
+        "overlap": spec.overlap,
+        "jitter_seconds": spec.jitter / SECOND,
+        "declared": row.declared,
+        "paused": row.paused,
+        "reason": row.reason,
+        "next_at": _iso(row.next_at, spec),
+        "last_at": _iso(row.last_at, spec),
+        "last_run_id": row.active,
+        "is_active": row.is_active,
+        "queued": [_iso(tick, spec) for tick in row.queued],
+    }
+
+
+def _iso(us: int | None, spec: Spec) -> str | None:
+    return None if us is None else local(us, spec).isoformat()
+
+
+def _doing(row: ScheduleRow) -> Span:
+    if row.paused:
+        return Span("paused" + (f": {row.reason}" if row.reason else ""), "magenta")
+    words = ["running"] * row.is_active + [f"{len(row.queued)} queued"] * bool(row.queued)
+    return Span(", ".join(words), "blue")
+
+
+def _next(row: ScheduleRow, spec: Spec, now: int) -> str:
+    """When it ticks next. For people with how long that is; without seconds where there are none."""
+    if row.next_at is None:
+        return ""
+    if not on_terminal():
+        return str(_iso(row.next_at, spec))
+    moment = local(row.next_at, spec)
+    text = moment.strftime("%a %Y-%m-%d %H:%M" + (":%S" if moment.second else ""))
+    return f"{text} ({f'in {length(row.next_at - now)}' if row.next_at > now else 'due'})"
+
+
+@click.command("list")
+@json_option
+@click.pass_context
+def list_schedules(context: click.Context, as_json: bool) -> None:
+    """List schedules by name, with their next tick in their own time zone."""
+    place = open_place(context)
+    rows, now = place.store.schedules(), place.store.now()
+    if as_json:
+        reader = Reader(place.app.codec)
+        print_json([schedule_facts(row, reader) for row in rows])
+    else:
+        lines: list[list[Span | str]] = []
+        for row in rows:
+            spec = read_spec(row)
+            shown = [row.name, row.workflow, spec.in_words(), spec.tz, _next(row, spec, now)]
+            lines.append([*shown, _doing(row)])
+        print_table(["SCHEDULE", "WORKFLOW", "WHEN", "TZ", "NEXT", "DOING"], lines)
+    if not rows:
+        note("no schedules yet; those that code declares become known when a worker starts")
+    elif any(row.next_at is not None and row.next_at <= now for row in rows):
+        place.note_if_nobody_works("what is due starts once there is one, start it with")
+
+
+@click.command()
+@one_schedule
+@json_option
+@click.pass_context
+def show(context: click.Context, name: str, as_json: bool) -> None:
+    """All about one schedule: its next ticks, what is queued, its last runs."""
+    place = open_place(context)
+    row = _find(place, name)
+    spec, now = read_spec(row), place.store.now()
+    begin = row.next_at
+    ticks = [] if begin is None else list(itertools.islice(ticks_after(spec, begin - 1), UPCOMING))
+    runs = place.store.runs(RunQuery(schedule=name, limit=LAST_RUNS))
+    facts = schedule_facts(row, Reader(place.app.codec))
+    if as_json:
+        print_json({**facts, "upcoming": [_iso(t, spec) for t in ticks], "runs": [run_facts(run, now) for run in runs]})
+        return
+    lines: list[Line] = [[Span(f"{row.name} ", "bold"), Span(f"{row.workflow}{call_text(facts['call'])}")]]
+
+    def add(title: str, *texts: Span | str) -> None:
+        for number, text in enumerate(texts):
+            span = text if isinstance(text, Span) else Span(text)
+            lines.append([Span(f"  {title if number == 0 else '':<9}", "dim"), span])
+
+    add("when", f"{spec.in_words()} in {spec.tz}" + (f", up to {length(spec.jitter)} later" if spec.jitter else ""))
+    add("policy", f"missed: {spec.missed}, overlap: {spec.overlap}")
+    add("from", "the app's code" if row.declared else "app.schedules.put")
+    if _doing(row).text:
+        add("doing", _doing(row))
+    add("queued", *map(str, facts["queued"]))
+    add("next", *[local(tick, spec).isoformat() for tick in ticks])
+    for number, run in enumerate(runs):
+        status = status_span(run.status)
+        title = "runs" if number == 0 else ""
+        lines.append([Span(f"  {title:<9}", "dim"), Span(f"{status.text:<11}", status.style), Span(f" {run.id}")])
+    print_lines(lines)
+    if row.paused and on_terminal():
+        note(f"let it go on with: {command('schedules', 'resume', name)}")
+
+
+def _find(place: Place, name: str) -> ScheduleRow:
+    place.app.schedules.get(name)
+    return place.store.schedules(name)[0]
+
+
+def _say_state(place: Place, name: str, said: str, as_json: bool) -> None:
+    row = _find(place, name)
+    if as_json:
+        print_json(schedule_facts(row, Reader(place.app.codec)))
+    else:
+        say(said.format(next=_iso(row.next_at, read_spec(row))))
+
+
+@click.command()
+@one_schedule
+@because
+@json_option
+@click.pass_context
+def pause(context: click.Context, name: str, reason: str, as_json: bool) -> None:
+    """Let a schedule start nothing by itself, also after a deploy, until it is resumed."""
+    place = open_place(context)
+    place.app.schedules.pause(name, reason)
+    _say_state(place, name, f"paused {name}", as_json)
+
+
+@click.command()
+@one_schedule
+@json_option
+@click.pass_context
+def resume(context: click.Context, name: str, as_json: bool) -> None:
+    """Let a paused schedule go on. Ticks of the time between are not made up for; `backfill` does that."""
+    place = open_place(context)
+    place.app.schedules.resume(name)
+    _say_state(place, name, f"resumed {name}; it ticks next at {{next}}", as_json)
+
+
+@click.command()
+@one_schedule
+@json_option
+@click.pass_context
+def trigger(context: click.Context, name: str, as_json: bool) -> None:
+    """Start a run of a schedule now; prints the run's id."""
+    place = open_place(context)
+    run = place.app.schedules.trigger(name)
+    if as_json:
+        print_json(run_facts(place.find(run.id), place.store.now()))
+        return
+    say(run.id)
+    if on_terminal():
+        note(f"watch it with: {command('runs', 'watch', run.id)}")
+    place.note_if_nobody_works("start one with")
+
+
+@click.command()
+@one_schedule
+@click.option(
+    "--from", "start", required=True, metavar="TIME", help="2026-01-31, 2026-01-31T12:00, or 3d for so long ago."
+)
+@click.option("--to", "end", metavar="TIME", help="The same; now if it isn't given.")
+@json_option
+@click.pass_context
+def backfill(context: click.Context, name: str, start: str, end: str | None, as_json: bool) -> None:
+    """Start a run for each tick of a range that has none; prints their ids.
+
+    Times are those of the schedule's time zone, both included, and a day is the whole day. The runs go one after the
+    other, unless the schedule allows them to overlap.
+    """
+    place = open_place(context)
+    spec, now = read_spec(_find(place, name)), place.store.now()
+    first = _moment(start, "--from", spec, now)
+    last = None if end is None else _moment(end, "--to", spec, now, is_end=True)
+    ids = place.app.schedules.backfill(name, first, last)
+    if as_json:
+        print_json(ids)
+        return
+    for run_id in ids:
+        say(run_id)
+    if not ids:
+        note("no tick of that time is without a run")
+        return
+    place.note_if_nobody_works("start one with")
+
+
+def _moment(text: str, option: str, spec: Spec, now: int, is_end: bool = False) -> dt.datetime:
+    try:
+        return local(now - to_us(text), spec)
+    except ValueError:
+        pass
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        usage(f"{option} {text!r}: give a day or a time such as 2026-01-31T12:00, or how long ago: 12h, 3d")
+    if is_end and len(text) <= len("2026-01-31"):
+        moment = min(moment + dt.timedelta(days=1, microseconds=-1), local(now, spec).replace(tzinfo=None))
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone(spec.tz))
+
+
+@click.command()
+@one_schedule
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@json_option
+@click.pass_context
+def delete(context: click.Context, name: str, yes: bool, as_json: bool) -> None:
+    """Forget a schedule that was made at run time; its runs stay. One that code declares is removed there."""
+    place = open_place(context)
+    _find(place, name)
+    if not yes:
+        confirm(f"Delete schedule {name}?")
+    place.app.schedules.delete(name)
+    if as_json:
+        print_json([name])
+    else:
+        say(f"deleted {name}")
