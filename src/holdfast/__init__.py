@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.api.calls import ChildRun, StepFuture
+    from holdfast.api.canvas_reader import signature
     from holdfast.api.context import WorkflowIdentity, this_step, wf
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import LogLine, Run, RunEvent, RunPage, RunStep, StatusEntry, StepLogs, StreamedItem
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
+    from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
     from holdfast.codec import Codec
@@ -25,17 +27,20 @@ if TYPE_CHECKING:
     from holdfast.errors import (
         ArgumentError,
         BlockingCallError,
+        ChordError,
         DeadlockError,
         DecodeError,
         DefinitionError,
         DuplicateNameError,
         EncodeError,
         FatalError,
+        GroupError,
         HoldfastError,
         HookError,
         HookNotFoundError,
         HookPayloadError,
         HookTokenError,
+        MemberError,
         NeverAwaitedError,
         NondeterminismError,
         PayloadTooLargeError,
@@ -73,7 +78,9 @@ __all__ = [
     "App",
     "ArgumentError",
     "BlockingCallError",
+    "Canvas",
     "ChildRun",
+    "ChordError",
     "Codec",
     "DeadlockError",
     "DecodeError",
@@ -82,6 +89,7 @@ __all__ = [
     "EncodeError",
     "Every",
     "FatalError",
+    "GroupError",
     "HoldfastError",
     "HookCall",
     "HookDefinition",
@@ -90,6 +98,7 @@ __all__ = [
     "HookPayloadError",
     "HookTokenError",
     "LogLine",
+    "MemberError",
     "NeverAwaitedError",
     "NondeterminismError",
     "PayloadTooLargeError",
@@ -112,6 +121,7 @@ __all__ = [
     "ScheduleInfo",
     "ScheduleNotFoundError",
     "Schedules",
+    "Signature",
     "Status",
     "StatusEntry",
     "Step",
@@ -136,10 +146,14 @@ __all__ = [
     "WorkflowIdentity",
     "WorkflowTimeoutError",
     "WrongContextError",
+    "chain",
+    "chord",
     "define_hook",
     "every",
+    "group",
     "hook",
     "shield",
+    "signature",
     "sleep",
     "start_child_workflow",
     "step",
@@ -151,6 +165,7 @@ __all__ = [
 
 _HOMES = {
     "holdfast.api.calls": ["ChildRun", "StepFuture"],
+    "holdfast.api.canvas_reader": ["signature"],
     "holdfast.api.context": ["WorkflowIdentity", "this_step", "wf"],
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": [
@@ -165,6 +180,7 @@ _HOMES = {
     ],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
+    "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
     "holdfast.codec": ["Codec"],

@@ -44,8 +44,9 @@ from holdfast.core.definitions import (
     WorkflowDefinition,
     WorkflowOptions,
 )
+from holdfast.core.execution import Execution
 from holdfast.core.loop import running
-from holdfast.core.registry import add_app
+from holdfast.core.registry import OWN_PREFIX, add_app, is_own
 from holdfast.core.resources import Resource, resources_of
 from holdfast.durations import Duration
 from holdfast.errors import (
@@ -236,6 +237,8 @@ class App:
         return function
 
     def _add(self, table: dict[str, Any], definition: StepDefinition | WorkflowDefinition) -> None:
+        if is_own(definition.name):
+            raise DefinitionError(f"{definition.name!r}: names that begin with {OWN_PREFIX!r} are Holdfast's own")
         other = self._steps.get(definition.name) or self._workflows.get(definition.name)
         if other is not None and not _same_code(other, definition):
             what = "step" if definition.name in self._steps else "workflow"
@@ -296,6 +299,8 @@ class App:
         return self._find(self._steps, "step", name)
 
     def find_workflow(self, name: str) -> WorkflowDefinition:
+        if is_own(name) and name in _built_ins():
+            return _built_ins()[name]
         return self._find(self._workflows, "workflow", name)
 
     def _find(self, table: dict[str, D], what: str, name: str) -> D:
@@ -308,8 +313,13 @@ class App:
         return found
 
     def startable_names(self) -> list[str]:
+        """What can be started by name."""
         self.load()
         return [*self._workflows, *self._steps]
+
+    def known_names(self) -> list[str]:
+        """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""
+        return [*self.startable_names(), *_built_ins()]
 
     def load(self) -> None:
         """Import the modules named in `include`."""
@@ -386,6 +396,12 @@ class App:
             raise UnknownNameError(f"no workflow or step named {name!r} in app {self.name!r}; known: {known}")
         args, kwargs = check_call(name, definition, args, kwargs)
         return self.codec.encode_call(args, kwargs, f"the arguments of {name!r}", definition.hints)
+
+    def run_canvas(self, execution: Execution, node: bytes) -> asyncio.Future[Any]:
+        """Carry out a canvas in the run whose code asks; for `await canvas`."""
+        from holdfast.compose.canvas import begin
+
+        return begin(execution, node)
 
     def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         return self.client.start(name, call, options)
@@ -621,6 +637,12 @@ def _schedules(options: dict[str, Any]) -> list[Schedule]:
             raise DefinitionError(f"tz={tz!r} is the time zone of a schedule; add schedule='...', or take it away")
         return []
     return to_schedules(given, tz)
+
+
+def _built_ins() -> dict[str, WorkflowDefinition]:
+    from holdfast.compose.canvas import DEFINITIONS  # not at the top: only workers need it
+
+    return DEFINITIONS
 
 
 def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:

@@ -8,6 +8,9 @@
     ├── StepTimeoutError          (TimeoutError) an attempt took longer than `timeout` or stalled
     ├── WorkflowTimeoutError      (TimeoutError) a run took longer than its workflow's `timeout`
     ├── WorkerLostError           an attempt took its worker down, again and again
+    ├── MemberError               a member of a composition failed
+    │   ├── GroupError
+    │   └── ChordError
     ├── DefinitionError           a step, workflow or app was defined wrongly
     │   └── DuplicateNameError
     ├── UnknownNameError          (LookupError) no step or workflow of that name
@@ -49,6 +52,7 @@ Fields are plain attributes and messages are plain text, so each error survives 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.durations import Duration, to_us
@@ -93,6 +97,30 @@ class WorkflowTimeoutError(HoldfastError, TimeoutError):
 
 class WorkerLostError(HoldfastError):
     """Attempts of one step took their worker down `max_losses` times, so it isn't tried again."""
+
+
+class MemberError(HoldfastError):
+    """A member of a group, or of a chord's header, failed. `member` and `index` tell which one was the first; its own
+    exception is the cause."""
+
+    def __init__(self, message: str = "", *, member: str = "", index: int = 0, others: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.member = member
+        self.index = index
+        self.others = list(others)
+
+    @property
+    def results(self) -> list[Any]:
+        """The values and exceptions of all members, in place; None for one that was cancelled."""
+        return [*self.others[: self.index], self.__cause__, *self.others[self.index :]]
+
+
+class GroupError(MemberError):
+    """A member of a group failed, so the group did."""
+
+
+class ChordError(MemberError):
+    """A member of a chord's header failed, so its body did not run."""
 
 
 class DefinitionError(HoldfastError):

@@ -13,7 +13,21 @@ import signal
 import time
 from pathlib import Path
 
-from holdfast import App, FatalError, RetryableError, RunError, Schedule, every, hook, sleep, this_step, wf
+from holdfast import (
+    App,
+    FatalError,
+    RetryableError,
+    RunError,
+    Schedule,
+    chain,
+    chord,
+    every,
+    group,
+    hook,
+    sleep,
+    this_step,
+    wf,
+)
 from holdfast.core import events as ev
 from holdfast.engine.records import to_record
 from holdfast.ports import NewRun
@@ -59,6 +73,12 @@ async def say_at_gate(name: str) -> str:
     while not gate(name).exists():
         await asyncio.sleep(0.01)
     return name
+
+
+@app.step
+def total(numbers: list[int]) -> int:
+    effect("total", numbers)
+    return sum(numbers)
 
 
 @app.step
@@ -434,6 +454,9 @@ SCENARIO = {
 def start_scenario() -> None:
     for run_id, (workflow, args) in SCENARIO.items():
         workflow.options(id=run_id).start(*args)  # type: ignore[attr-defined]
+    header = [add.s(1, 2), chain(double.s(3), add.s(4)), group(double.s(5), remember.s("canvas", 6)), sequence.s(2)]
+    canvas = chord(header, total.s()).on_error(refuse.si()) | double.s()
+    canvas.options(id="canvas").start()
     for answer in ("yes", "no"):
         app.get_run("question").send("answer", answer)
     start_stranger()

@@ -10,7 +10,7 @@ import effects
 import pytest
 from world import World
 
-from holdfast import WorkerLostError
+from holdfast import WorkerLostError, chain, chord
 
 STARTS = """
 import sys, time, effects
@@ -83,6 +83,24 @@ def test_progress_goes_on_elsewhere_soon_after_a_kill(world: World) -> None:
         recoveries.append(time.monotonic() - begin)
         world.stop(other)
     check_recoveries(recoveries)
+
+
+def test_a_chord_under_fire_runs_its_body_once_with_every_result(world: World) -> None:
+    """Workers are killed while the members of a chord execute; none that was recorded executes again."""
+    header = [chain(effects.double.s(n), effects.add.s(n)) for n in range(300)]
+    run = chord(header, effects.total.s()).options(id="chord").start()
+    worker = world.worker()
+    for share in (60, 150, 240, 400):
+        world.until(lambda share=share: len(world.ledger()) > share)
+        world.kill(worker)
+        recorded, before = world.recorded(), len(world.ledger())
+        worker = world.worker()
+        world.until(lambda before=before: len(world.ledger()) > before + 20)
+        assert not [entry for entry in world.ledger()[before:] if entry.name in recorded]
+    assert run.result(timeout=30) == sum(3 * n for n in range(300))
+    assert [entry.note for entry in world.ledger("total")] == [[3 * n for n in range(300)]]
+    world.check_histories()
+    world.stop(worker)
 
 
 def test_a_run_without_a_history_ends_with_its_worker(world: World) -> None:

@@ -27,9 +27,10 @@ MADE_BY_USERS = (App, BaseException, Codec, Schedule, TestApp, shield)
 CONTRACT = {"MovableClock", "StoreContract"}
 INTERNAL = {
     App: {
-        "client", "find_step", "find_workflow", "make_engine", "notifier", "start_run",
+        "client", "find_step", "find_workflow", "known_names", "make_engine", "notifier", "run_canvas", "start_run",
         "startable_names", "store", "declare_schedule", "declared_schedules", "encode_by_name",
     },
+    Codec: {"encode_error_value", "join_call", "join_list"},
     CallOptions: {"start_with"},
     HookCall: {"begin", "close", "send", "throw"},
     Resource: {"function", "is_async", "needs"},

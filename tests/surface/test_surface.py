@@ -71,8 +71,8 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 NO_TWIN: dict[type, set[str]] = {
     App: {"step", "workflow", "resource", "around_step", "load", "use_store", "close", "worker", "lifespan"},
     Run: {"stream"},  # what it returns is for `async for` as well
-    Step: {"options", "submit", "delay", "apply_async"},
-    Workflow: {"options", "submit", "delay", "apply_async"},
+    Step: {"options", "submit", "delay", "apply_async", "s", "si", "map", "starmap", "chunks"},
+    Workflow: {"options", "submit", "delay", "apply_async", "s", "si"},
     CallOptions: {"submit", "delay"},
     Schedules: {"declare"},
     TestApp: {"mock", "fail", "calls", "kinds", "replay"},

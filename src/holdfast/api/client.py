@@ -33,6 +33,7 @@ from holdfast.errors import (
     HookError,
     HookNotFoundError,
     HookTokenError,
+    MemberError,
     RunCancelledError,
     RunError,
     RunExistsError,
@@ -131,12 +132,22 @@ class Client:
 
     # -- waiting
 
-    def result(self, run_id: str, timeout: Duration | None, given_up: threading.Event | None = None) -> Any:
+    def result(
+        self,
+        run_id: str,
+        timeout: Duration | None,
+        given_up: threading.Event | None = None,
+        *,
+        propagate: bool = True,
+    ) -> Any:
         limit = None if timeout is None else to_us(timeout, "timeout")
         row, over = self._look(run_id)
         if not over:
             row = self._wait(run_id, limit, given_up)
-        return self._outcome(row)
+        outcome, failed = self._outcome(row)
+        if failed and propagate:
+            raise outcome
+        return outcome.results if isinstance(outcome, MemberError) else outcome
 
     def _look(self, run_id: str) -> tuple[RunRow, bool]:
         """The run, and whether there is an outcome to show and nobody has asked for another one."""
@@ -178,7 +189,8 @@ class Client:
                 self.store.url,
             )
 
-    def _outcome(self, row: RunRow) -> Any:
+    def _outcome(self, row: RunRow) -> tuple[Any, bool]:
+        """The result, or the exception and that it is one."""
         if row.status == Status.STUCK:
             raise RunStuckError(f"run {row.id} is stuck: {row.reason}", run_id=row.id, reason=row.reason)
         payloads = self.store.payloads(row.id, row.end_seq - 1)
@@ -187,13 +199,13 @@ class Client:
         end = ev.from_json(payloads[0])
         if isinstance(end, ev.RunCompleted):
             try:
-                return self.codec.decode(end.result, self._result_type(row.workflow))
+                return self.codec.decode(end.result, self._result_type(row.workflow)), False
             except DecodeError:  # not what the annotation says: give it as it is, as Python would
-                return self.codec.decode(end.result)
+                return self.codec.decode(end.result), False
         if isinstance(end, ev.RunFailed):
-            raise self.codec.decode_error(end.error)
+            return self.codec.decode_error(end.error), True
         reason = f": {end.reason}" if isinstance(end, ev.RunCancelled) and end.reason else ""
-        raise RunCancelledError(f"run {row.id} was cancelled{reason}", run_id=row.id)
+        return RunCancelledError(f"run {row.id} was cancelled{reason}", run_id=row.id), True
 
     def _result_type(self, name: str) -> Any:
         for find in (self._definitions.find_workflow, self._definitions.find_step):

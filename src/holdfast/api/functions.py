@@ -11,15 +11,23 @@ import datetime as dt
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from msgspec import Raw
 
 from holdfast.api.calls import Call, ChildRun, StepFuture
 from holdfast.api.handles import Run
-from holdfast.api.options import NO_OPTIONS, IfExists, OnParentClose, StartOptions, check_call, to_epoch
-from holdfast.codec import Codec
+from holdfast.api.options import (
+    NO_OPTIONS,
+    IfExists,
+    OnParentClose,
+    StartOptions,
+    check_call,
+    start_options_of,
+    to_epoch,
+)
+from holdfast.api.signatures import Signature, Starter, chunks, each, group
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
@@ -41,16 +49,6 @@ class _HasCall(Protocol[P, R_co]):
 
 CallableClass = type[_HasCall[P, R]]
 """A class whose instances are called: as a step or workflow it is called like its `__call__`."""
-
-
-class Starter(Protocol):
-    """What an app does for its functions."""
-
-    name: str
-    codec: Codec
-    replaced: Mapping[Resource[Any], Any]
-
-    def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
 
 
 class _Function(abc.ABC, Generic[P, R, F]):
@@ -118,14 +116,17 @@ class _Function(abc.ABC, Generic[P, R, F]):
 
     def apply_async(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any) -> Run[R]:
         """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id."""
-        renames = {"countdown": "delay", "eta": "at", "task_id": "id"}
-        named = {renames.get(name, name): value for name, value in options.items()}
-        known = [*inspect.signature(self.options).parameters, *renames]
-        unknown = [name for name in named if name not in known]
-        if unknown:
-            raise ArgumentError(f"{self!r}.apply_async() has no option {unknown[0]!r}; known: {', '.join(known)}")
-        chosen = StartOptions(**named)
+        chosen = start_options_of(f"{self!r}.apply_async()", options)
         return cast("Run[R]", CallOptions(self, chosen).start_with(tuple(args), dict(kwargs or {})))
+
+    def s(self, *args: Any, **kwargs: Any) -> Signature:
+        """A signature: a call that has not been made, to be put together with others. What comes before it in a chain
+        gives its first argument."""
+        return Signature(self._app, self._definition, args, kwargs)
+
+    def si(self, *args: Any, **kwargs: Any) -> Signature:
+        """An immutable signature: it ignores what comes before it."""
+        return Signature(self._app, self._definition, args, kwargs, immutable=True)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
         """Start it from a workflow without waiting: await what this gives, or call its `.result()`."""
@@ -160,6 +161,18 @@ class Step(_Function[P, R, StepFuture[R]]):
 
     _what = "step"
     _definition: StepDefinition
+
+    def map(self, items: Iterable[Any]) -> each:
+        """A canvas: this step for each item, one after the other; the result is the list of results."""
+        return each(self.s(), items, star=False)
+
+    def starmap(self, items: Iterable[Iterable[Any]]) -> each:
+        """`map`, for items that are lists of arguments."""
+        return each(self.s(), items, star=True)
+
+    def chunks(self, items: Iterable[Iterable[Any]], size: int) -> group:
+        """A canvas: a group of starmaps of `size` items each. The result is a list of lists."""
+        return chunks(self.s(), items, size)
 
     def _ask(self, execution: Execution, call: Raw, options: StartOptions) -> asyncio.Future[Any]:
         return execution.ask_step(self.name, call, options=step_overrides(options))
@@ -235,7 +248,7 @@ class Workflow(_Function[P, R, ChildRun[R]]):
 
     def _child(self, execution: Execution, call: Raw, options: StartOptions, waited: bool) -> ChildRun[R]:
         child = execution.ask_child(
-            self.name, call, options=child_options(options, self._definition, execution.loop.now), waited=waited,
+            self.name, call, options=child_options(options, self._definition.options.durable, execution.loop.now), waited=waited,
             abandon=options.on_parent_close == "abandon",
         )  # fmt: skip
         return ChildRun(execution, child)
@@ -331,13 +344,13 @@ def step_overrides(options: StartOptions) -> dict[str, object]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def child_options(options: StartOptions, definition: WorkflowDefinition, now: int) -> dict[str, object]:
+def child_options(options: StartOptions, durable: bool, now: int) -> dict[str, object]:
     if options.if_exists != "return":
         raise WrongContextError(
             f"if_exists={options.if_exists!r} is for runs that are started from outside; a workflow that is replayed can't "
             "look whether a run exists, so do it in a step"
         )
-    chosen: dict[str, object] = {"durable": definition.options.durable}
+    chosen: dict[str, object] = {"durable": durable}
     if options.id is not None:
         chosen["id"] = options.id
     if options.delay is not None:

@@ -151,9 +151,13 @@ class Run(Generic[R]):
     def __await__(self) -> Generator[Any, Any, R]:
         return self.aresult().__await__()
 
-    def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the result; raises the run's own exception if it failed, TimeoutError if it takes too long."""
-        return self._client.result(self.id, timeout)  # type: ignore[no-any-return]
+    def result(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
+        """Wait for the result; raises the run's own exception if it failed, TimeoutError if it takes too long.
+
+        With `propagate=False` the exception is given, not raised; of a group that failed, the values and exceptions
+        of its members, in place.
+        """
+        return self._client.result(self.id, timeout, propagate=propagate)  # type: ignore[no-any-return]
 
     @property
     def workflow(self) -> str:
@@ -267,8 +271,10 @@ class Run(Generic[R]):
 
     # -- the async edge: the same methods, off the caller's loop
 
-    async def aresult(self, timeout: Duration | None = None) -> R:
-        return await in_own_thread(lambda given_up: self._client.result(self.id, timeout, given_up))
+    async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
+        return await in_own_thread(
+            lambda given_up: self._client.result(self.id, timeout, given_up, propagate=propagate)
+        )
 
     async def astatus(self) -> Status:
         return await asyncio.to_thread(lambda: self.status)

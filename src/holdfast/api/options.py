@@ -65,6 +65,17 @@ class StartOptions:
         return replace(self, id=context.next_child_id(name), again=True)
 
 
+def start_options_of(what: str, given: dict[str, Any]) -> StartOptions:
+    """Options as Celery's `apply_async` takes them: `countdown`, `eta`, `task_id` mean delay, at, id."""
+    renames = {"countdown": "delay", "eta": "at", "task_id": "id"}
+    known = [field.name for field in fields(StartOptions) if field.name != "again"]
+    named = {renames.get(name, name): value for name, value in given.items()}
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise ArgumentError(f"{what} has no option {unknown[0]!r}; known: {', '.join([*known, *renames])}")
+    return StartOptions(**named)
+
+
 def step_options(given: dict[str, Any]) -> StepOptions:
     options = {"retry_delay": "fixed", "retry_jitter": 0.0, "retry_max_delay": None, "timeout": "60s", **given}
     backoff = _backoff(options.pop("retry_delay"), options.pop("retry_jitter"), options.pop("retry_max_delay"))

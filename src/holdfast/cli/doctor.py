@@ -144,7 +144,7 @@ def _unknown(place: Place) -> Iterator[Finding]:
             yield Finding("runs", "bad", f"{count} unfinished, and nobody to go on with them", facts=facts)
         return
     for name, rows in names.items():
-        here = place.has_code and name in place.app.startable_names()
+        here = place.has_code and name in place.app.known_names()
         remedy = "the code here defines it: restart the workers" if here else "start a worker whose code defines it"
         yield Finding(
             "unknown", "bad", f"no live worker knows {name!r}, which {len(rows)} run{'s' if len(rows) > 1 else ''} need",

@@ -136,6 +136,10 @@ class Codec:
             record = {"type": type_name(exc), "message": message, "args": [message]}
             return self._chain.seal(_dumps(mend_text(record)))
 
+    def encode_error_value(self, exc: BaseException) -> bytes:
+        """An exception as a value among others: `decode` gives it back. Never raises."""
+        return b'{"$":"exc","v":' + self.encode_error(exc) + b"}"
+
     def decode_error(self, data: Data) -> BaseException:
         """The exception to raise here: of its own class if that is loaded and can be made, else StepError."""
         try:

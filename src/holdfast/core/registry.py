@@ -24,11 +24,19 @@ class Definitions(Protocol):
 
     def find_workflow(self, name: str) -> WorkflowDefinition: ...
 
-    def startable_names(self) -> list[str]: ...
+    def known_names(self) -> list[str]: ...
 
     def declared_schedules(self) -> list[ScheduleRow]: ...
 
     def use_store(self, url: str) -> None: ...
+
+
+OWN_PREFIX = "holdfast."
+
+
+def is_own(name: str) -> bool:
+    """Whether it is the name of a workflow that comes with Holdfast."""
+    return name.startswith(OWN_PREFIX)
 
 
 _apps: dict[str, Any] = {}

@@ -23,7 +23,7 @@ import msgspec
 from holdfast import failpoints
 from holdfast.core import commands as co
 from holdfast.core.loop import Greenlets
-from holdfast.core.registry import Definitions
+from holdfast.core.registry import Definitions, is_own
 from holdfast.engine.guard import Guard
 from holdfast.engine.health import Health, Pulse
 from holdfast.engine.live import LiveRun
@@ -94,7 +94,7 @@ class Engine:
         self.clock = clock
         self.settings = settings or Settings()
         self.me = Identity("", build, isolates=isolate)
-        self.names = sorted(app.startable_names())
+        self.names = sorted(app.known_names())
         self.ticks = Ticks(app, store, self.names, self.settings.schedules)
         self.runs: dict[int, LiveRun] = {}
         self.failure: BaseException | None = None
@@ -404,7 +404,7 @@ class Engine:
     def _set_aside_unknown(self) -> None:
         before = self.store.now() - round(self.settings.unknown_after * 1_000_000)
         for row in self.store.orphans(before):
-            known = sorted({name for worker in self.store.workers() for name in worker.names})
+            known = sorted({name for worker in self.store.workers() for name in worker.names if not is_own(name)})
             reason = (
                 f"no live worker of app {self.app.name!r} knows {row.workflow!r}; known: {', '.join(known)}. Start a worker "
                 "whose code defines it, and the run goes on by itself"

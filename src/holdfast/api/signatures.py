@@ -1,0 +1,664 @@
+"""Signatures: calls as plain data, to be put together with `|`, `chain`, `group` and `chord`, then started as one run.
+
+The spelling is Celery's. What is here only builds and checks; `compose.canvas` carries it out.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import datetime as dt
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.api.calls import StepFuture
+from holdfast.api.handles import Run
+from holdfast.api.options import IfExists, StartOptions, check_call, start_options_of
+from holdfast.codec import Codec
+from holdfast.core.definitions import StepDefinition, WorkflowDefinition
+from holdfast.core.execution import Execution
+from holdfast.core.loop import running
+from holdfast.core.registry import find_app
+from holdfast.core.resources import Resource
+from holdfast.durations import Duration, to_us
+from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
+
+OnFailure = Literal["finish", "cancel", "collect"]
+C = TypeVar("C", bound="Canvas")
+Node = dict[str, Any]
+
+STEP_OPTIONS = ("delay", "force_local", "max_losses", "max_retries", "queue", "retry_delay", "stall_timeout", "timeout")
+WORKFLOW_OPTIONS = ("delay", "max_retries", "priority", "timeout")
+RENAMED = {"countdown": "delay"}
+MOST_LEVELS = 100  # of nesting
+
+
+class Starter(Protocol):
+    """What an app does for its signatures."""
+
+    name: str
+    codec: Codec
+    replaced: Mapping[Resource[Any], Any]
+
+    def find_step(self, name: str) -> StepDefinition: ...
+
+    def find_workflow(self, name: str) -> WorkflowDefinition: ...
+
+    def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
+
+    def run_canvas(self, execution: Execution, node: bytes) -> asyncio.Future[Any]:
+        """Carry out a canvas in the run whose code asks."""
+
+
+class Canvas(abc.ABC):
+    """Anything that can be put together and started: a signature, a chain, a group, a chord."""
+
+    _run_name: str
+
+    def __init__(self) -> None:
+        self._links: list[Canvas] = []
+        self._errbacks: list[Canvas] = []
+
+    @property
+    @abc.abstractmethod
+    def app(self) -> Starter:
+        """The app that its steps belong to."""
+
+    # -- putting together
+
+    def __or__(self, other: object) -> chain:
+        return chain(self, other) if isinstance(other, Canvas) else NotImplemented
+
+    def link(self, callback: C) -> C:
+        """Run `callback` with the result, on success. Its own outcome changes nothing. Returns the callback."""
+        self._links.append(_member(callback, "link"))
+        return callback
+
+    def link_error(self, errback: C) -> C:
+        """Run `errback` with the exception, once, when this has finally failed. Returns the errback."""
+        self._errbacks.append(_member(errback, "link_error"))
+        return errback
+
+    def on_error(self: C, errback: Canvas) -> C:
+        """`link_error` that returns this, to go on with."""
+        self.link_error(errback)
+        return self
+
+    def clone(self: C, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> C:
+        """A copy, with `args` before its own, `kwargs` beside them, and options set."""
+        copy = self._copy(tuple(args), dict(kwargs or {}))
+        copy._links = [callback.clone() for callback in self._links]
+        copy._errbacks = [errback.clone() for errback in self._errbacks]
+        return copy.set(**options) if options else copy
+
+    @abc.abstractmethod
+    def set(self: C, **options: Any) -> C:
+        """Set options: `max_retries`, `timeout`, `queue`, `retry_delay`, `delay` (or `countdown`) and others. Of a
+        composition they are those of every member that doesn't have its own. Returns this."""
+
+    @abc.abstractmethod
+    def set_immutable(self: C, immutable: bool = True) -> C:
+        """Ignore the result of what comes before. Returns this."""
+
+    @abc.abstractmethod
+    def _copy(self: C, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C:
+        """A copy of its own shape, with further arguments for whatever begins it."""
+
+    # -- as data
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON data, for `holdfast.signature(...)`."""
+        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self._node(Writer(self.app), None)))
+        return {"app": self.app.name, **data}
+
+    @abc.abstractmethod
+    def _node(self, writer: Writer, given: bool | None) -> Node:
+        """This as data. `given` tells whether a result comes before it; None: not known yet."""
+
+    def _with_links(self, node: Node, writer: Writer, given: bool | None) -> Node:
+        if self._links:
+            node["link"] = [writer.write(callback, True if given is not None else None) for callback in self._links]
+        if self._errbacks:
+            node["link_error"] = [
+                writer.write(errback, True if given is not None else None) for errback in self._errbacks
+            ]
+        return node
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing hangs on it as a whole, so that it may become a part of something larger."""
+        return not self._links and not self._errbacks
+
+    # -- starting
+
+    def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start it as one run, with further arguments for its beginning. It is durable when this returns."""
+        return CanvasOptions(self, StartOptions()).start(*args, **kwargs)
+
+    async def astart(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """`start` for async code."""
+        return await CanvasOptions(self, StartOptions()).astart(*args, **kwargs)
+
+    def delay(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Celery's spelling of `start`."""
+        return self.start(*args, **kwargs)
+
+    def apply_async(
+        self,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        link: Canvas | Iterable[Canvas] = (),
+        link_error: Canvas | Iterable[Canvas] = (),
+        **options: Any,
+    ) -> Run[Any]:
+        """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id."""
+        canvas = self.clone(args, kwargs)
+        for callback in [link] if isinstance(link, Canvas) else link:
+            canvas.link(callback)
+        for errback in [link_error] if isinstance(link_error, Canvas) else link_error:
+            canvas.link_error(errback)
+        return CanvasOptions(canvas, start_options_of(f"{self!r}.apply_async()", options)).start()
+
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        delay: Duration | None = None,
+        at: dt.datetime | None = None,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        max_retries: int | None = None,
+        if_exists: IfExists = "return",
+    ) -> CanvasOptions:
+        """Say more about the run: `canvas.options(id="night-17").start()`."""
+        return CanvasOptions(
+            self,
+            StartOptions(
+                id=id, delay=delay, at=at, priority=priority, timeout=timeout, max_retries=max_retries,
+                if_exists=if_exists,
+            ),
+        )  # fmt: skip
+
+    def submit(self, *args: Any, **kwargs: Any) -> StepFuture[Any]:
+        """Begin it in the workflow that calls, without waiting: await what this gives, or call its `.result()`."""
+        loop = running()
+        if loop is None:
+            raise WrongContextError(f"{self!r} is awaited or submitted in a workflow; elsewhere use .start()")
+        execution: Execution = loop.execution
+        if execution.app != self.app.name:
+            raise WrongContextError(
+                f"{self!r} belongs to app {self.app.name!r}, but this run to {execution.app!r}; start it from a step"
+            )
+        return StepFuture(self.app.run_canvas(execution, self._encoded(args, kwargs)))
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.submit().__await__()
+
+    def _encoded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        canvas = self.clone(args, kwargs) if args or kwargs else self
+        return msgspec.json.encode(Writer(self.app).write(canvas, False))
+
+
+class CanvasOptions:
+    """A canvas with more said about the run that it will be."""
+
+    def __init__(self, canvas: Canvas, options: StartOptions) -> None:
+        self._canvas = canvas
+        self._options = options
+
+    def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start it as one run, with these options."""
+        return self._prepare(args, kwargs)()
+
+    async def astart(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """`start` for async code."""
+        return await asyncio.to_thread(self._prepare(args, kwargs))
+
+    def delay(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Celery's spelling of `start`."""
+        return self.start(*args, **kwargs)
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Run[Any]]:
+        canvas = self._canvas
+        if running() is not None:
+            raise WrongContextError(
+                f"{canvas!r}.start() in a workflow: await it, or use .submit(); a run of its own is for outside"
+            )
+        call = b'{"args":[' + canvas._encoded(args, kwargs) + b"]}"
+        options = self._options.with_id_in_step(canvas._run_name)
+        return lambda: canvas.app.start_run(canvas._run_name, call, options)
+
+
+# -- the shapes
+
+
+class Signature(Canvas):
+    """A call of a step or workflow that has not been made: `step.s(1, 2)`. What comes before it in a chain gives its
+    first argument, unless it is immutable: `step.si(1, 2)`."""
+
+    _run_name = "holdfast.chain"
+
+    def __init__(
+        self,
+        app: Starter,
+        definition: StepDefinition | WorkflowDefinition,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        immutable: bool = False,
+    ) -> None:
+        super().__init__()
+        self._app = app
+        self.definition = definition
+        self.args = args
+        self.kwargs = kwargs
+        self.chosen: dict[str, Any] = {}
+        self.immutable = immutable
+        if args or kwargs:
+            _check_partial(definition, args, kwargs)
+
+    @property
+    def app(self) -> Starter:
+        return self._app
+
+    @property
+    def name(self) -> str:
+        """The name of its step or workflow."""
+        return self.definition.name
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it calls a step, and not a workflow."""
+        return isinstance(self.definition, StepDefinition)
+
+    def __repr__(self) -> str:
+        given = [*(in_short(arg) for arg in self.args), *(f"{k}={in_short(v)}" for k, v in self.kwargs.items())]
+        return f"{self.name}({', '.join(given)})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function now: a plain call outside of a run."""
+        return self._function_call()(*args, *self.args, **{**self.kwargs, **kwargs})
+
+    def _function_call(self) -> Callable[..., Any]:
+        if running() is not None:
+            raise WrongContextError(f"{self!r} in a workflow: await it, or call {self.name} itself")
+        return self.definition.function
+
+    def set(self, **options: Any) -> Signature:
+        known = STEP_OPTIONS if self.is_step else WORKFLOW_OPTIONS
+        for given, value in options.items():
+            name = RENAMED.get(given, given)
+            if name not in known:
+                what = "step" if self.is_step else "workflow"
+                raise ArgumentError(f"{self!r}.set(): a {what} has no option {given!r} here; known: {', '.join(known)}")
+            self.chosen[name] = value
+        self._check_options()
+        return self
+
+    def _check_options(self) -> None:
+        if "delay" in self.chosen:
+            to_us(self.chosen["delay"], "delay")
+        try:
+            if isinstance(self.definition, StepDefinition):
+                self.definition.options.override(self.chosen)
+            if "max_retries" in self.chosen or "timeout" in self.chosen or "priority" in self.chosen:
+                StartOptions(**{k: v for k, v in self.chosen.items() if k in ("max_retries", "timeout", "priority")})
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"{self!r}.set(): {error}") from None
+
+    def set_immutable(self, immutable: bool = True) -> Signature:
+        self.immutable = immutable
+        return self
+
+    def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+        if self.immutable:
+            args, kwargs = (), {}
+        copy = Signature(self._app, self.definition, (*args, *self.args), {**self.kwargs, **kwargs}, self.immutable)
+        copy.chosen = dict(self.chosen)
+        return copy
+
+    def _node(self, writer: Writer, given: bool | None) -> Node:
+        node: Node = {"step" if self.is_step else "workflow": self.name}
+        writer.check(self, given)
+        what = f"the arguments of {self!r}"
+        if self.args:
+            node["args"] = [writer.value(arg, what) for arg in self.args]
+        if self.kwargs:
+            node["kwargs"] = {name: writer.value(arg, what) for name, arg in self.kwargs.items()}
+        if self.chosen:
+            node["options"] = writer.value(self.chosen, f"the options of {self!r}")
+        if self.immutable:
+            node["immutable"] = True
+        return self._with_links(node, writer, given)
+
+
+class _Composition(Canvas):
+    """A canvas that is made of others."""
+
+    @property
+    @abc.abstractmethod
+    def _parts(self) -> list[Canvas]: ...
+
+    @property
+    def app(self) -> Starter:
+        for part in self._parts:
+            if not isinstance(part, _Composition) or part._parts:
+                return part.app
+        loop = running()
+        found: Any = None if loop is None else find_app(loop.execution.app)
+        if found is None:
+            raise ArgumentError(f"{self!r} has no members, so nothing says which app it is for; don't start it")
+        return found  # type: ignore[no-any-return]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Celery's short form: start it; in a workflow, begin it without waiting."""
+        return self.start(*args, **kwargs) if running() is None else self.submit(*args, **kwargs)
+
+    def set(self: C, **options: Any) -> C:
+        for part in self._parts:  # type: ignore[attr-defined]
+            mine = {k: v for k, v in options.items() if RENAMED.get(k, k) not in getattr(part, "chosen", ())}
+            if mine:
+                part.set(**mine)
+        return self
+
+    def set_immutable(self: C, immutable: bool = True) -> C:
+        for part in self._beginnings:  # type: ignore[attr-defined]
+            part.set_immutable(immutable)
+        return self
+
+    @property
+    def _beginnings(self) -> list[Canvas]:
+        """The parts that get what comes before."""
+        return self._parts
+
+
+class chain(_Composition):
+    """One after the other, each with the result of the one before: `chain(a.s(1), b.s())`, or `a.s(1) | b.s()`."""
+
+    _run_name = "holdfast.chain"
+
+    def __init__(self, *members: Any) -> None:
+        super().__init__()
+        self.tasks: list[Canvas] = []
+        for member in _members(members, "chain"):
+            for task in member.tasks if isinstance(member, chain) and member._is_plain else [member]:
+                self._append(task)
+
+    def _append(self, task: Canvas) -> None:
+        if isinstance(task, group) and not task.tasks and task._is_plain:
+            return  # an empty group lets pass what comes
+        last = self.tasks[-1] if self.tasks else None
+        if isinstance(last, group) and last._is_plain and type(last) is group:
+            self.tasks[-1] = chord(last, task)
+        elif isinstance(last, chord) and last._is_plain and last.body is not None and _ends_open(last.body):
+            self.tasks[-1] = chord(last.header, chain(last.body, task), on_failure=last.on_failure)
+        else:
+            self.tasks.append(task)
+
+    @property
+    def _parts(self) -> list[Canvas]:
+        return self.tasks
+
+    @property
+    def _beginnings(self) -> list[Canvas]:
+        return self.tasks[:1]
+
+    def __repr__(self) -> str:
+        return " | ".join(_inin_short(self.tasks)) if self.tasks else "chain()"
+
+    def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> chain:
+        copy = chain()
+        copy.tasks = [task.clone(*((args, kwargs) if i == 0 else ())) for i, task in enumerate(self.tasks)]
+        return copy
+
+    def _node(self, writer: Writer, given: bool | None) -> Node:
+        if not self.tasks:
+            raise ArgumentError("chain(): a chain needs a member, e.g. chain(step.s(...), other.s())")
+        tasks = [
+            writer.write(task, given if i == 0 else given if given is None else True)
+            for i, task in enumerate(self.tasks)
+        ]
+        return self._with_links({"chain": tasks}, writer, given)
+
+
+class group(_Composition):
+    """All at once: `group(a.s(1), b.s(2))`, or of any iterable. The result is the list of results, in this order."""
+
+    _run_name = "holdfast.group"
+
+    def __init__(self, *members: Any) -> None:
+        super().__init__()
+        self.tasks: list[Canvas] = []
+        for member in _members(members, "group"):
+            if type(member) is group and member._is_plain:
+                self.tasks += member.tasks
+            else:
+                self.tasks.append(member)
+
+    @property
+    def _parts(self) -> list[Canvas]:
+        return self.tasks
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"group({', '.join(_inin_short(self.tasks))})"
+
+    def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> group:
+        copy = type(self)()
+        copy.tasks = [task.clone(args, kwargs) for task in self.tasks]
+        return copy
+
+    def _node(self, writer: Writer, given: bool | None) -> Node:
+        return self._with_links({"group": [writer.write(task, given) for task in self.tasks]}, writer, given)
+
+
+class chord(_Composition):
+    """A group, then `body` with the list of its results: `chord([a.s(1), a.s(2)], total.s())`, or `group | body`.
+
+    `on_failure` says what a failing member does: "finish" (the others finish, then the chord fails), "cancel" (they are
+    cancelled), "collect" (the body gets values and exceptions, in place).
+    """
+
+    _run_name = "holdfast.chord"
+
+    def __init__(self, header: Any, body: Canvas | None = None, *, on_failure: OnFailure = "finish") -> None:
+        super().__init__()
+        if on_failure not in ("finish", "cancel", "collect"):
+            raise ArgumentError(f"chord(on_failure={on_failure!r}): give 'finish', 'cancel' or 'collect'")
+        self.header = header if type(header) is group and header._is_plain else group(header)
+        self.body = None if body is None else _member(body, "chord's body")
+        self.on_failure = on_failure
+
+    @property
+    def tasks(self) -> list[Canvas]:
+        """The members of its header."""
+        return self.header.tasks
+
+    @property
+    def _parts(self) -> list[Canvas]:
+        return [*self.header.tasks, *([] if self.body is None else [self.body])]
+
+    @property
+    def _beginnings(self) -> list[Canvas]:
+        return self.header.tasks
+
+    def __call__(self, body: Canvas | None = None, **kwargs: Any) -> Any:
+        """Celery's short form: `chord(header)(body)` starts it; in a workflow it begins without waiting."""
+        whole = self
+        if body is not None:
+            whole = chord(self.header, body, on_failure=self.on_failure)
+            whole._links, whole._errbacks = self._links, self._errbacks
+        return whole.start(**kwargs) if running() is None else whole.submit(**kwargs)
+
+    def __repr__(self) -> str:
+        return f"chord([{', '.join(_inin_short(self.header.tasks))}], {self.body!r})"
+
+    def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> chord:
+        body = None if self.body is None else self.body.clone()
+        return chord(self.header.clone(args, kwargs), body, on_failure=self.on_failure)
+
+    def _node(self, writer: Writer, given: bool | None) -> Node:
+        if self.body is None:
+            raise ArgumentError(f"{self!r} has no body: chord(header, body), or chord(header)(body)")
+        node: Node = {
+            "chord": [writer.write(task, given) for task in self.header.tasks],
+            "body": writer.write(self.body, given if given is None else True),
+        }
+        if self.on_failure != "finish":
+            node["on_failure"] = self.on_failure
+        return self._with_links(node, writer, given)
+
+
+class each(Canvas):
+    """One step for each item, one after the other: what `step.map(items)` and `step.starmap(items)` give. The result is
+    the list of results. What comes before it is ignored."""
+
+    _run_name = "holdfast.map"
+
+    def __init__(self, step: Signature, items: Iterable[Any], star: bool) -> None:
+        super().__init__()
+        self.step = step
+        self.star = star
+        self.items = [tuple(item) for item in items] if star else list(items)
+
+    @property
+    def app(self) -> Starter:
+        return self.step.app
+
+    def __repr__(self) -> str:
+        return f"{self.step.name}.{'starmap' if self.star else 'map'}({len(self.items)} items)"
+
+    def set(self, **options: Any) -> each:
+        self.step.set(**options)
+        return self
+
+    def set_immutable(self, immutable: bool = True) -> each:
+        return self
+
+    def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> each:
+        return each(self.step.clone(), self.items, self.star)
+
+    def _node(self, writer: Writer, given: bool | None) -> Node:
+        what = f"the items of {self!r}"
+        calls = self.items if self.star else [(item,) for item in self.items]
+        for count in {len(call): call for call in calls}.values():
+            writer.check(Signature(self.app, self.step.definition, count, {}), given if given is None else False)
+        node: Node = {
+            "map": writer.write(self.step, None),
+            "items": [[writer.value(arg, what) for arg in call] for call in calls],
+        }
+        return self._with_links(node, writer, given)
+
+
+def chunks(step: Signature, items: Iterable[Any], size: int) -> group:
+    """Items in chunks of `size`: the chunks at once, the items of a chunk one after the other."""
+    if type(size) is not int or size < 1:
+        raise ArgumentError(f"{step.name}.chunks(..., {size!r}): give a size of 1 or more")
+    items = list(items)
+    return group(each(step.clone(), items[i : i + size], star=True) for i in range(0, len(items), size))
+
+
+# -- as data
+
+
+class Writer:
+    """Canvases to data, checked: every call must fit its function, with what it will be given."""
+
+    def __init__(self, app: Starter) -> None:
+        self._app = app
+        self._fitting: set[tuple[Any, ...]] = set()
+        self._level = 0
+
+    def write(self, canvas: Canvas, given: bool | None) -> Node:
+        if canvas.app is not self._app if not isinstance(canvas, _Composition) else False:
+            raise WrongContextError(
+                f"{canvas!r} belongs to app {canvas.app.name!r}, the rest to {self._app.name!r}; a canvas is of one app"
+            )
+        if self._level > MOST_LEVELS:
+            raise ArgumentError(
+                f"a canvas is nested deeper than {MOST_LEVELS} levels; start a part of it from a workflow"
+            )
+        self._level += 1
+        try:
+            return canvas._node(self, given)
+        finally:
+            self._level -= 1
+
+    def value(self, value: Any, what: str) -> Raw:
+        return Raw(self._app.codec.encode(value, what))
+
+    def check(self, call: Signature, given: bool | None) -> None:
+        if given is None:
+            return
+        first = given and not call.immutable
+        looks = (call.name, first, len(call.args), *call.kwargs)
+        if looks in self._fitting:
+            return
+        args = (None, *call.args) if first else call.args
+        after = " after the result of what comes before it" if first else ""
+        check_call(f"{call!r}{after}: {call.name}", call.definition, args, call.kwargs)
+        self._fitting.add(looks)
+
+
+_fitting: dict[Any, set[tuple[Any, ...]]] = weakref.WeakKeyDictionary()  # type: ignore[assignment]
+
+
+def _check_partial(
+    definition: StepDefinition | WorkflowDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Too many arguments and unknown names are wrong whatever comes before. Each form of a call is tried once."""
+    forms = _fitting.setdefault(definition.function, set())
+    form = (len(args), *kwargs)
+    if form in forms:
+        return
+    try:
+        definition.signature.bind_partial(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(f"{definition.name}{definition.signature}: {error}") from None
+    forms.add(form)
+
+
+def _members(members: tuple[Any, ...], what: str) -> Iterator[Canvas]:
+    if len(members) == 1 and not isinstance(members[0], Canvas):
+        if not isinstance(members[0], Iterable) or isinstance(members[0], str | bytes | Mapping):
+            _member(members[0], what)
+        members = tuple(members[0])
+    for member in members:
+        yield _member(member, what)
+
+
+def _member(member: Any, what: str) -> Any:
+    if isinstance(member, Canvas):
+        return member
+    hint = "give signatures, e.g. step.s(1, 2)"
+    if hasattr(member, "si"):
+        hint = f"give its signature, {member.name}.s(...)"
+    raise DefinitionError(f"{what}: {in_short(member)} is no signature; {hint}")
+
+
+def _ends_open(body: Canvas) -> bool:
+    """Whether the result is that of a group, which waits for a body."""
+    if not body._is_plain:
+        return False
+    if isinstance(body, chain):
+        return bool(body.tasks) and _ends_open(body.tasks[-1])
+    return type(body) is group or (isinstance(body, chord) and body.body is not None and _ends_open(body.body))
+
+
+def _inin_short(tasks: list[Canvas]) -> list[str]:
+    shown = [repr(task) for task in tasks[:5]]
+    return shown if len(tasks) <= 5 else [*shown, f"… {len(tasks) - 5} more"]
+
+
+def in_short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
