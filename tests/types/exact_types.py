@@ -20,6 +20,8 @@ from holdfast import (
     RunEvent,
     RunPage,
     RunStep,
+    Schedule,
+    ScheduleInfo,
     Status,
     StatusEntry,
     Step,
@@ -28,6 +30,7 @@ from holdfast import (
     Workflow,
     WorkflowIdentity,
     define_hook,
+    every,
     hook,
     shield,
     sleep,
@@ -399,3 +402,30 @@ async def in_a_test(order: Order) -> None:
         assert_type(world.now, dt.datetime)
     async with TestApp(app) as world:
         await world.aadvance("2d")
+
+
+# -- schedules take the arguments of the function, exactly
+
+
+@app.workflow(schedule="0 2 * * *", tz="Europe/Berlin")
+async def nightly() -> int:
+    return 1
+
+
+@app.step(schedule=[every("15m"), Schedule("@daily", name="daily", overlap="queue")])
+def poll(depth: int = 1) -> str:
+    return ""
+
+
+assert_type(app.schedules.put(Schedule("@daily", name="eu"), fulfil, Order("1", Decimal(1))), ScheduleInfo)
+assert_type(app.schedules.put("@daily", "fulfil", 1, anything=2), ScheduleInfo)
+app.schedules.declare(every("1h"), price, Order("1", Decimal(1)), currency="USD")
+
+
+async def scheduled() -> None:
+    assert_type(await nightly(), int)
+    assert_type(poll(2), str)
+    assert_type(await app.schedules.aput("@daily", poll, 3), ScheduleInfo)
+    assert_type(await app.schedules.alist(), list[ScheduleInfo])
+    assert_type(app.schedules.trigger("nightly"), Run[Any])
+    assert_type(wf.scheduled_at, dt.datetime | None)

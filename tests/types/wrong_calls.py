@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import holdfast
-from holdfast import App, RetryableError, Run, define_hook, sleep, step, this_step, use, wf, workflow
+from holdfast import App, RetryableError, Run, Schedule, define_hook, every, sleep, step, this_step, use, wf, workflow
 
 app = App("wrong")
 
@@ -176,6 +176,16 @@ def contexts() -> None:
     this_step.checkpoint()  # E: call-arg
     this_step.attempts  # E: attr-defined
     raise RetryableError("later", after="60s")  # E: call-arg
+
+
+# -- schedules
+
+app.workflow(schedule=15)  # E: call-overload
+app.schedules.declare("@daily", fulfil)  # E: call-overload
+app.schedules.declare("@daily", fulfil, 17)  # E: call-overload
+app.schedules.put("@daily", fulfil, "o-1", expres=True)  # E: call-overload
+Schedule("@daily", overlap="cancel")  # E: arg-type
+every("15m", 5)  # E: call-arg
 
 
 # -- the package
