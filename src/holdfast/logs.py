@@ -15,8 +15,8 @@ from typing import Any
 
 from holdfast.codec import Codec
 from holdfast.codec.exceptions import clip
-from holdfast.core.context import current_step
-from holdfast.core.loop import running
+from holdfast.core.context import StepContext, current_step
+from holdfast.core.loop import WorkflowLoop, running
 from holdfast.errors import EncodeError
 from holdfast.ports import Attempt
 
@@ -50,21 +50,21 @@ def install() -> None:
 
 def _is_taken(record: logging.LogRecord) -> bool:
     """Whether nobody else is to see the record."""
-    mark(record)
-    if (loop := running()) is not None:
-        return loop.closed or loop.execution.is_repeating
-    context = current_step.get()
-    return context is not None and context.on_log is not None and context.on_log(record)
+    loop, context = running(), current_step.get()
+    if loop is not None and (loop.closed or loop.execution.is_repeating):
+        return True
+    _mark(record, loop, context)
+    return loop is None and context is not None and context.on_log is not None and context.on_log(record)
 
 
-def mark(record: logging.LogRecord) -> None:
+def _mark(record: logging.LogRecord, loop: WorkflowLoop | None, context: StepContext | None) -> None:
     """Say which run a record was made in. What `extra` or another process has said stays."""
     fields: dict[str, Any] = OUTSIDE
-    if (loop := running()) is not None and (execution := loop.execution) is not None:
+    if loop is not None and (execution := loop.execution) is not None:
         fields = {
             "run_id": execution.run_id, "workflow": execution.program.name, "step": "", "attempt": execution.attempt,
         }  # fmt: skip
-    elif (context := current_step.get()) is not None:
+    elif context is not None:
         attempt = context.attempt
         fields = {
             "run_id": attempt.run_id, "workflow": attempt.workflow, "step": attempt.step, "attempt": attempt.number,
@@ -79,7 +79,7 @@ class RunFields(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every record pass, with these fields."""
-        mark(record)
+        _mark(record, running(), current_step.get())
         return True
 
 

@@ -14,9 +14,8 @@ import cli_shop
 import pytest
 from cli_driver import Cli, eventually
 
-from holdfast import App, Codec
+from holdfast import App, Codec, RunFields
 from holdfast.cli.worker import JsonFormatter, TextFormatter
-from holdfast.logs import mark
 
 
 @pytest.fixture
@@ -114,7 +113,7 @@ def test_the_json_log_of_a_worker_says_where_each_line_was_made(cli: Cli) -> Non
 
 def record(**fields: object) -> logging.LogRecord:
     found = logging.makeLogRecord({"msg": "hello", "levelname": "INFO", **fields})
-    mark(found)
+    RunFields().filter(found)
     return found
 
 

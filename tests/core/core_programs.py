@@ -1,7 +1,8 @@
 """Random workflow programs: a small tree of operations, drawn by hypothesis, run by one generic workflow.
 
 A program is plain data and is the workflow's input, so that it comes back from the history like any other.
-What the code sees on its way goes to `execution.trace`: two executions that saw the same have equal traces.
+What the code sees on its way goes to `execution.trace`: two executions that saw the same have equal traces. What it
+sees for the first time goes to `execution.said`, as a log would have it.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def saw(*what: Any) -> None:
     loop = running()
     assert loop is not None
     loop.execution.trace.append(what)
+    if not (loop.execution.is_repeating or loop.closed):
+        loop.execution.said.append(what)
 
 
 async def interpret(op: Op, generation: int) -> Any:

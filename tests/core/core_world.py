@@ -61,6 +61,8 @@ class World:
         self.effects: list[tuple[str, str, bytes]] = []
         self.commands: list[co.Command] = []
         self.heard: list[str] = []
+        self.said: list[Any] = []
+        self.passed = 0
         self.execution: Execution | None = None
         call = Raw(app.codec.encode_call(args, {}))
         self.committed: list[bytes] = []
@@ -89,14 +91,17 @@ class World:
 
     # -- the code in memory
 
-    def replay(self, history: list[ev.AnyEvent] | None = None, strict: bool | None = None) -> Execution:
+    def replay(
+        self, history: list[ev.AnyEvent] | None = None, strict: bool | None = None, passed: int | None = None
+    ) -> Execution:
         """A fresh execution, brought to the end of a history and settled."""
         execution = fresh(self.app, self.workflow, self.run_id, self.greenlets)
+        execution.said = self.said  # type: ignore[attr-defined]
         execution.strict = self.strict if strict is None else strict
         execution.on_background_error = lambda context: self.heard.append(context["message"])
         past = self.history if history is None else history
         try:
-            for _ in execution.replay(past):
+            for _ in execution.replay(past, passed):
                 pass
             execution.settle(max(self.now, past[-1].ts))
         except BaseException:
@@ -112,7 +117,7 @@ class World:
                 self.now = max(self.now, self.history[-1].retry_at)
                 self._commit([ev.AttemptStarted(seq=len(self.committed) + 1, ts=self.now, attempt=attempt)])
             World.alive.append(self)
-            self.execution = self.replay()
+            self.execution = self.replay(passed=self.passed)
             self.commit()
         return self.execution
 
@@ -121,7 +126,10 @@ class World:
         assert self.execution is not None
         events, commands = self.execution.take()
         self._commit(events)
-        if not isinstance(self.execution.ended, ev.ContinuedAsNew):  # what follows it is committed with it
+        self.passed = len(self.committed)
+        if isinstance(self.execution.ended, ev.ContinuedAsNew):
+            self.passed -= 1  # its code begins in the next execution
+        else:  # what follows it is committed with it
             self.commits.append(len(self.committed))
         dropped = {command.cmd for command in commands if isinstance(command, co.CancelStep)}
         for command in commands:

@@ -104,6 +104,21 @@ def test_crashes_at_any_commit_change_nothing(workflow: str, op: Any, seed: int,
     assert set(shaken.effects) == set(calm.effects)
 
 
+@laws
+@given(workflows, some_program, seeds, seeds)
+def test_what_the_code_says_is_heard_once_wherever_it_crashes(workflow: str, op: Any, seed: int, crashes: int) -> None:
+    calm = World(app, workflow, op, seed=seed, reply=reply).run(**DISTURBED)
+    chance = random.Random(crashes)
+
+    def crash(world: World) -> None:
+        if chance.random() < 0.3:
+            world.crash()
+
+    shaken = World(app, workflow, op, seed=seed, reply=reply).run(crash, **DISTURBED)
+    shaken.replay().evict()
+    assert shaken.said == calm.said
+
+
 @pytest.fixture(scope="module")
 def _small_heap() -> Iterator[None]:
     """Let the collector look only at what a test makes: it is called thousands of times."""

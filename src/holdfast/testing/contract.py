@@ -316,6 +316,15 @@ class StoreContract:
         assert self.claim(store, "w2") == []
         assert self.claim(store) == []
 
+    def test_the_first_claim_of_a_run_says_that_it_is(self, store: Store) -> None:
+        self.worker(store)
+        store.create(self.new())
+        assert [claimed.is_first for claimed in self.claim(store)] == [True]
+        store.unregister("w1")
+        self.worker(store, "w2")
+        self.clock.move(1)
+        assert [claimed.is_first for claimed in self.claim(store, "w2")] == [False]
+
     def test_a_run_is_not_claimed_before_it_is_due(self, store: Store) -> None:
         self.worker(store)
         store.create(self.new(wake_at=self.clock.now() + SECOND))
