@@ -14,13 +14,25 @@ if TYPE_CHECKING:
     from holdfast.api.canvas_reader import signature
     from holdfast.api.context import WorkflowIdentity, this_step, wf
     from holdfast.api.functions import Step, Workflow, start_child_workflow
-    from holdfast.api.handles import LogLine, Run, RunEvent, RunPage, RunStep, StatusEntry, StepLogs, StreamedItem
+    from holdfast.api.handles import (
+        LogLine,
+        Run,
+        RunEvent,
+        RunPage,
+        RunStep,
+        RunSteps,
+        StatusEntry,
+        StepLogs,
+        StreamedItem,
+    )
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
     from holdfast.codec import Codec
+    from holdfast.compose.dag import Dag
+    from holdfast.compose.saga import Saga, saga
     from holdfast.core.context import StepAttempt
     from holdfast.core.resources import Resource, use
     from holdfast.default_app import step, workflow
@@ -28,6 +40,7 @@ if TYPE_CHECKING:
         ArgumentError,
         BlockingCallError,
         ChordError,
+        DagFailed,
         DeadlockError,
         DecodeError,
         DefinitionError,
@@ -52,6 +65,7 @@ if TYPE_CHECKING:
         RunFinishedError,
         RunNotFoundError,
         RunStuckError,
+        SagaFailed,
         ScheduleError,
         ScheduleNotFoundError,
         StepError,
@@ -82,6 +96,8 @@ __all__ = [
     "ChildRun",
     "ChordError",
     "Codec",
+    "Dag",
+    "DagFailed",
     "DeadlockError",
     "DecodeError",
     "DefinitionError",
@@ -115,7 +131,10 @@ __all__ = [
     "RunNotFoundError",
     "RunPage",
     "RunStep",
+    "RunSteps",
     "RunStuckError",
+    "Saga",
+    "SagaFailed",
     "Schedule",
     "ScheduleError",
     "ScheduleInfo",
@@ -152,6 +171,7 @@ __all__ = [
     "every",
     "group",
     "hook",
+    "saga",
     "shield",
     "signature",
     "sleep",
@@ -177,6 +197,7 @@ _HOMES = {
         "StatusEntry",
         "StepLogs",
         "StreamedItem",
+        "RunSteps",
     ],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
@@ -186,8 +207,10 @@ _HOMES = {
     "holdfast.codec": ["Codec"],
     "holdfast.core.context": ["StepAttempt"],
     "holdfast.core.resources": ["Resource", "use"],
+    "holdfast.compose.saga": ["Saga", "saga"],
+    "holdfast.compose.dag": ["Dag"],
     "holdfast.default_app": ["step", "workflow"],
-    "holdfast.errors": [name for name in __all__ if name.endswith("Error")],
+    "holdfast.errors": [name for name in __all__ if name.endswith(("Error", "Failed"))],
     "holdfast.logs": ["RunFields"],
     "holdfast.ports": ["Status", "StepState"],
 }

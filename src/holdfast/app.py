@@ -200,18 +200,18 @@ class App:
         name, schedules = options.pop("name", None), _schedules(options)
         return WorkflowDecorator(self, _checked_name("workflow", name), workflow_options(options), schedules)
 
-    def _define_step(self, function: Any, name: str | None, options: StepOptions) -> Any:
+    def _define_step(self, function: Any, name: str | None, options: StepOptions, place: str = "") -> Any:
         call, is_async = _callable(function, "step")
         chosen = _name_of(function) if name is None else name
         resources = resources_of(call, f"step {chosen!r}", is_async)
         hints = self.codec.hints_for(call, resources)
         definition = StepDefinition(
-            chosen, call, is_async, options, hints, _result_type(call), _place(function), resources
+            chosen, call, is_async, options, hints, _result_type(call), place or _place(function), resources
         )
         self._add(self._steps, definition)
         return (AsyncStep if is_async else SyncStep)(self, definition, function)
 
-    def _define_workflow(self, function: Any, name: str | None, options: WorkflowOptions) -> Any:
+    def _define_workflow(self, function: Any, name: str | None, options: WorkflowOptions, place: str = "") -> Any:
         call, is_async = _callable(function, "workflow")
         chosen = _name_of(function) if name is None else name
         for parameter in resources_of(call, f"workflow {chosen!r}", is_async=True):
@@ -220,7 +220,7 @@ class App:
                 "let a step take it"
             )
         definition = WorkflowDefinition(
-            chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), _place(function)
+            chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), place or _place(function)
         )
         self._add(self._workflows, definition)
         return (AsyncWorkflow if is_async else SyncWorkflow)(self, definition, function)
@@ -501,6 +501,7 @@ class App:
             return self.version
         self.load()
         files = {inspect.getsourcefile(inspect.unwrap(d.function)) for d in self._workflows.values()}
+        files |= {d.place.rpartition(":")[0] for d in self._workflows.values()}  # of a composition: where it is made
         digest = hashlib.sha256()
         for file in sorted(f for f in files if f and Path(f).is_file()):
             digest.update(Path(file).read_bytes())

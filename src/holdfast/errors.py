@@ -11,6 +11,8 @@
     ├── MemberError               a member of a composition failed
     │   ├── GroupError
     │   └── ChordError
+    ├── DagFailed                 steps of a DAG failed
+    ├── SagaFailed                a saga failed, and was compensated as far as that could be done
     ├── DefinitionError           a step, workflow or app was defined wrongly
     │   └── DuplicateNameError
     ├── UnknownNameError          (LookupError) no step or workflow of that name
@@ -121,6 +123,47 @@ class GroupError(MemberError):
 
 class ChordError(MemberError):
     """A member of a chord's header failed, so its body did not run."""
+
+
+class DagFailed(HoldfastError):
+    """Steps of a DAG failed. `failed` has their exceptions by name, `skipped` the names of those that were not
+    executed, `results` the results of the others."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        failed: dict[str, BaseException] | None = None,
+        skipped: list[str] | None = None,
+        results: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.failed = failed or {}
+        self.skipped = skipped or []
+        self.results = results or {}
+
+
+class SagaFailed(HoldfastError):
+    """A saga failed at `step` ("" if it was no step of it) because of `cause`. `compensated` names the steps that were
+    undone, last one first; `not_compensated` has those whose compensation failed, with its exception."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        step: str = "",
+        compensated: list[str] | None = None,
+        not_compensated: dict[str, BaseException] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.step = step
+        self.compensated = compensated or []
+        self.not_compensated = not_compensated or {}
+
+    @property
+    def cause(self) -> BaseException | None:
+        """Why it failed."""
+        return self.__cause__
 
 
 class DefinitionError(HoldfastError):

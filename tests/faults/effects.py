@@ -18,12 +18,14 @@ from holdfast import (
     FatalError,
     RetryableError,
     RunError,
+    Saga,
     Schedule,
     chain,
     chord,
     every,
     group,
     hook,
+    saga,
     sleep,
     this_step,
     wf,
@@ -462,6 +464,34 @@ def start_scenario() -> None:
     start_stranger()
     app.schedules.put(Schedule(every("5000d"), name="past", overlap="queue"), sequence, 2)
     app.schedules.backfill("past", dt.datetime(1990, 1, 1, tzinfo=dt.UTC), dt.datetime(2025, 1, 1, tzinfo=dt.UTC))
+
+
+# -- compositions
+
+
+@app.step
+def act(name: str) -> str:
+    effect("act", name)
+    return f"the {name}"
+
+
+@app.step
+def undo(result: str) -> None:
+    effect("undo", result)
+
+
+@app.workflow
+async def trip() -> None:
+    async with saga() as s:
+        s.step(act, "flight", compensate=undo)
+        s.step(act, "hotel", compensate=undo)
+        await s.step(refuse)
+
+
+named_trip = Saga("named-trip", app=app)
+for _name in ("flight", "hotel"):
+    named_trip.add_step(_name, lambda ctx, name=_name: act(name), undo)
+named_trip.add_step("pay", refuse)
 
 
 def start_stranger() -> None:

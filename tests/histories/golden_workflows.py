@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
-from holdfast import App, hook, shield, sleep, wf
+from holdfast import App, Dag, Saga, hook, saga, shield, sleep, wf
 
 app = App("golden")
 
@@ -297,3 +297,28 @@ async def talkative() -> Any:
     completions = asyncio.as_completed([asyncio.wait_for(fetch(n), 9) for n in range(3)], timeout=20)
     wf.stream({"half": await fetch("half")})
     return [await each for each in completions]
+
+
+errands = Dag("errands", app=app)
+errands.add_step("look", fetch)
+errands.add_step("order", fetch, depends_on=["look"], condition=lambda ctx: ctx["look"] != "nothing")
+errands.add_step("each", note, depends_on=["order"], map_over="things")
+errands.add_step("ship", shipping, depends_on=["order", "each"])
+errands.add_step("idle", note, depends_on=["look"], condition=lambda ctx: ctx["look"] == "nothing")
+errands.add_step("odd", note, depends_on=["look"], condition=lambda ctx: ctx["lost"])
+errands.add_step("sweep", note, depends_on=["ship", "idle", "odd"], run_if="all_done")
+"""Steps that run, are skipped, fail before they begin, and are executed for each of several things."""
+
+travel = Saga("travel", app=app)
+travel.add_step("order", fetch, note)
+travel.add_step("ship", shipping, billing)
+travel.add_step("pay", note)
+"""Named steps that are undone, one of them by a workflow."""
+
+
+@app.workflow
+async def hasty() -> Any:
+    """A saga in the midst of a workflow, cancelled while one of its steps is under way."""
+    async with saga() as s:
+        s.step(note, "bed", compensate=note)
+        await asyncio.gather(s.step(fetch, "car", compensate=fetch), s.step(fetch, "boat", compensate=fetch))

@@ -197,6 +197,42 @@ def talkative(run: World) -> None:
         completes(run, "fetch", nth, nth)
 
 
+@script({"what": "shop", "things": ["a" * 120, "b"]})
+def errands(run: World) -> None:
+    completes(run, "fetch", "all of it")
+    completes(run, "fetch", {"id": 17, "note": "x" * 150})
+    completes(run, "note", "second", 1)
+    run.crash()
+    completes(run, "note", "first")
+    (cmd,) = run.wake().children
+    run.child(cmd, dt.date(2030, 1, 5))
+    completes(run, "note", "swept")
+
+
+@script({"what": "Rome"})
+def travel(run: World) -> None:
+    completes(run, "fetch", "an order")
+    (cmd,) = run.wake().children
+    run.child(cmd, dt.date(2030, 1, 6))
+    run.fail(run.step("note"), Refused("no funds"))
+    (cmd,) = run.wake().children
+    run.child(cmd, None)
+    run.crash()
+    completes(run, "note", "undone")
+
+
+@script()
+def hasty(run: World) -> None:
+    completes(run, "note", "a bed")
+    completes(run, "fetch", "a boat", 1)
+    run.cancel()
+    run.crash()
+    completes(run, "fetch", "a car")
+    run.fail(run.step("fetch"), Refused("it is gone"))
+    completes(run, "fetch", None)
+    completes(run, "note", None)
+
+
 def main() -> None:
     again = sys.argv[sys.argv.index("--again") + 1 :] if "--again" in sys.argv else []
     for name, (args, happens) in SCRIPTS.items():

@@ -20,6 +20,7 @@ from holdfast import (
     RunEvent,
     RunPage,
     RunStep,
+    RunSteps,
     Schedule,
     ScheduleInfo,
     Status,
@@ -292,7 +293,9 @@ def looking_at_a_run(run: Run[Receipt]) -> None:
     assert_type(run.reason, str)
     assert_type(run.workflow, str)
     assert_type(run.data, dict[str, Any])
-    assert_type(run.steps, list[RunStep])
+    assert_type(run.steps, RunSteps)
+    assert_type(run.steps[0], RunStep)
+    assert_type(run.steps["charge"], RunStep)
     assert_type(run.history(), list[RunEvent])
     assert_type(run.status_history(), list[StatusEntry])
     assert_type(run.children(), list[Run[Any]])

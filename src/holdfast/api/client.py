@@ -13,7 +13,18 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.api.handles import LogLine, Run, RunEvent, RunPage, RunStep, StatusEntry, StepLogs, StreamedItem, moment
+from holdfast.api.handles import (
+    LogLine,
+    Run,
+    RunEvent,
+    RunPage,
+    RunStep,
+    RunSteps,
+    StatusEntry,
+    StepLogs,
+    StreamedItem,
+    moment,
+)
 from holdfast.api.hooks import Token, encode_payload, read_token
 from holdfast.api.options import StartOptions, check_call, check_id, to_epoch
 from holdfast.codec import Codec
@@ -299,9 +310,9 @@ class Client:
             return self.codec.decode_call(raw)
         return (self.codec.decode(raw),), {}
 
-    def steps(self, run_id: str) -> list[RunStep]:
+    def steps(self, run_id: str) -> RunSteps:
         progress = self.store.attributes(run_id, "progress")
-        out = []
+        out = RunSteps()
         for view in steps_of(self.events(run_id)):
             args, kwargs = self._call(view.args)
             error = None if view.error is None else self.codec.decode_error(view.error)
@@ -312,7 +323,8 @@ class Client:
                     name=view.name, state=view.state, attempts=view.attempts, cmd=view.cmd, args=args, kwargs=kwargs,
                     result=result, error=error, started_at=moment(view.started_at), ended_at=moment(view.ended_at),
                     retry_at=moment(view.retry_at), worker=view.worker, child_run_id=view.child_id, reused=view.reused,
-                    progress=None if shown is None else msgspec.json.decode(shown),
+                    progress=None if shown is None else msgspec.json.decode(shown), key=view.key, undoes=view.undoes,
+                    reason=view.reason,
                 )
             )  # fmt: skip
         return out

@@ -319,6 +319,9 @@ class CallOptions(Generic[P, R, F]):
             raise WrongContextError(f"{function!r}.submit() works in a workflow; elsewhere use .start()")
         return function._submit(execution, function._encode(args, kwargs), self._options)
 
+    def _parts(self) -> tuple[_Function[P, R, F], StartOptions]:
+        return self._function, self._options
+
     def start_with(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._prepare(args, kwargs)()
 

@@ -7,7 +7,7 @@ import datetime as dt
 import functools
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
 
 from holdfast.api.own_thread import in_own_thread
 from holdfast.durations import Duration
@@ -44,7 +44,8 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """A step or child of a run."""
+    """A step or child of a run. `key` is its name in a DAG or saga, `undoes` the command that it compensates, and
+    `reason` tells why it was skipped."""
 
     name: str
     state: StepState
@@ -61,6 +62,32 @@ class RunStep:
     child_run_id: str
     reused: bool
     progress: dict[str, Any] | None
+    key: str = ""
+    undoes: str = ""
+    reason: str = ""
+
+    @property
+    def status(self) -> StepState:
+        """The same as `state`."""
+        return self.state
+
+
+class RunSteps(list[RunStep]):
+    """The steps and children of a run. Besides its number, a step is found by its name: the one it has in a DAG or
+    saga, or else its own, of several the last."""
+
+    @overload
+    def __getitem__(self, which: SupportsIndex | str, /) -> RunStep: ...
+    @overload
+    def __getitem__(self, which: slice, /) -> list[RunStep]: ...
+    def __getitem__(self, which: SupportsIndex | slice | str, /) -> RunStep | list[RunStep]:
+        if not isinstance(which, str):
+            return super().__getitem__(which)
+        found = [step for step in self if step.key == which] or [step for step in self if step.name == which]
+        if not found:
+            known = ", ".join(dict.fromkeys(step.key or step.name for step in self)) or "none"
+            raise KeyError(f"no step {which!r} in this run; known: {known}")
+        return found[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +227,8 @@ class Run(Generic[R]):
         return self._client.data(self.id)
 
     @property
-    def steps(self) -> list[RunStep]:
-        """Its steps and children, in the order they became known."""
+    def steps(self) -> RunSteps:
+        """Its steps and children, in the order they became known: `run.steps[0]`, or by name, `run.steps["charge"]`."""
         return self._client.steps(self.id)
 
     def history(self) -> list[RunEvent]:
@@ -282,7 +309,7 @@ class Run(Generic[R]):
     async def adata(self) -> dict[str, Any]:
         return await asyncio.to_thread(lambda: self.data)
 
-    async def asteps(self) -> list[RunStep]:
+    async def asteps(self) -> RunSteps:
         return await asyncio.to_thread(lambda: self.steps)
 
     async def ahistory(self) -> list[RunEvent]:

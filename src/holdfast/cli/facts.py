@@ -89,6 +89,8 @@ def step_facts(
         "child_run_id": view.child_id or None,
         "reused": view.reused,
         "undoes": view.undoes or None,
+        "key": view.key or None,
+        "reason": view.reason,
         "progress": None if shown is None else msgspec.json.decode(shown),
         "logs": [
             {key: kept[key] for key in ("attempt", "dropped", "lines")} for kept in logs if kept["cmd"] == view.cmd

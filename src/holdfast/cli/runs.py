@@ -226,10 +226,11 @@ def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
     if left_out > 0:
         lines.append([Span(f"    {left_out} more before these; `runs history` and `runs tree` show all", "dim")])
     shown = steps[-STEPS_SHOWN:]
-    width = max((len(step["name"]) for step in shown), default=0)
+    names = {step["cmd"]: step["key"] or step["name"] for step in steps}
+    width = max((len(names[step["cmd"]]) for step in shown), default=0)
     for step in shown:
         state = status_span(step["state"])
-        line = [Span("    "), Span(f"{state.text:<11}", state.style), Span(f" {step['name']:<{width}} ")]
+        line = [Span("    "), Span(f"{state.text:<11}", state.style), Span(f" {names[step['cmd']]:<{width}} ")]
         line.append(Span(cut(call_text(step["call"]), 60), "dim"))
         if step["state"] == "SUCCESS" and step["result"] is not None:
             line += [Span(" → ", "dim"), Span(cut(as_text(step["result"]), 60))]
@@ -237,6 +238,10 @@ def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
             line.append(Span(f"  attempt {step['attempts']}", "yellow"))
         if step["reused"]:
             line.append(Span("  from an earlier attempt", "dim"))
+        if step["undoes"]:
+            line.append(Span(f"  undoes {names.get(step['undoes'], step['undoes'])}", "magenta"))
+        if step["reason"]:
+            line.append(Span(f"  {step['reason']}", "dim"))
         if step["child_run_id"]:
             line.append(Span(f"  run {step['child_run_id']}", "dim"))
         if step["error"]:

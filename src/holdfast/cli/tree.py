@@ -122,26 +122,30 @@ class Grove:
         followed = dict.fromkeys(branch.child_ids)
         views = steps_of(branch.events)
         latest = {view.child_id: view for view in views}  # a retried child is asked for more than once
+        found: dict[str, Node] = {}  # by command, and by the name in a composition
         for view in views:
+            # A compensation hangs on what it undoes, and one of several executions on the whole.
+            above = found.get(view.undoes) or found.get(view.part_of) or node
             if view.child_id in followed and latest[view.child_id] is view:
                 del followed[view.child_id]
                 child = self._node(self._branches[view.child_id], now)
-                child.reused = view.reused
-                node.children.append(child)
+                child.name, child.reused, child.undoes = view.key or child.name, view.reused, view.undoes
+                above.children.append(child)
+                found[view.cmd] = found[view.key or view.cmd] = child
                 continue
-            detail = ""
+            detail = view.reason
             if view.error is not None:
                 error = self._reader.error(view.error) or {}
                 detail = f"{error.get('type', '')}: {error.get('message', '')}"
             if view.state == StepState.RETRY and view.retry_at is not None:
                 detail = f"retry {until(view.retry_at, now)}; {detail}"
             shown = branch.progress.get(view.cmd)
-            node.children.append(
-                Node(
-                    view.name, str(view.state), view.child_id, view.attempts, view.started_at, view.ended_at, detail,
-                    view.reused, view.undoes, None if shown is None else msgspec.json.decode(shown),
-                )
+            each = Node(
+                view.key or view.name, str(view.state), view.child_id, view.attempts, view.started_at, view.ended_at,
+                detail, view.reused, view.undoes, None if shown is None else msgspec.json.decode(shown),
             )  # fmt: skip
+            above.children.append(each)
+            found[view.cmd] = found[view.key or view.cmd] = each
         node.children += [self._node(self._branches[child_id], now) for child_id in followed]
         return node
 

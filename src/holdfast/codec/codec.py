@@ -118,6 +118,11 @@ class Codec:
         """A list of values that are encoded already."""
         return b"[" + b",".join(values) + b"]"
 
+    def join_dict(self, items: Mapping[str, bytes]) -> bytes:
+        """A dict whose values are encoded already."""
+        members = {key: msgspec.Raw(value) for key, value in items.items()}
+        return _dumps({"$": "map", "v": list(members.items())} if "$" in members else members)
+
     def join_call(self, args: Sequence[bytes], kwargs: Mapping[str, bytes]) -> bytes:
         """A call whose arguments are encoded already. Each of them was held to the limit; the whole is not."""
         call: dict[str, Any] = {}

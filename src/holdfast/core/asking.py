@@ -203,6 +203,7 @@ class Asking:
             resolve=call.resolve,
         )
         self.steps[cmd] = PendingStep(command, call.future, call.raw)
+        call.future.cmd = cmd
         call.future.on_cancel = lambda: self._cancel_step(cmd)
         if not call.undoes:
             if self._memo is not None:
@@ -237,11 +238,12 @@ class Asking:
         waited: bool,
         abandon: bool,
         key: str = "",
+        undoes: str = "",
         resolve: Callable[[], bytes] | None = None,
         raw: bool = False,
     ) -> PendingChild:
-        """Start a child run. Its id derives from the command's, unless `options` names one. `resolve` and `raw` are
-        as for steps."""
+        """Start a child run. Its id derives from the command's, unless `options` names one. `undoes`, `resolve` and
+        `raw` are as for steps."""
         self._refuse_if_evicted()
         self._check_key("c", key)
         cause = self.loop.cause
@@ -249,7 +251,7 @@ class Asking:
         cmd = found.cmd
         if found.recorded is not None:
             args = Raw(found.recorded.args)
-        earlier = self._claim("c", name, bytes(args), cmd, key)
+        earlier = None if undoes else self._claim("c", name, bytes(args), cmd, key)
         reused = cmd in self._reused
         recorded = found.recorded.event if found.recorded is not None else None
         child_id = recorded.child_id if isinstance(recorded, ev.ChildStarted) else ""
@@ -265,7 +267,7 @@ class Asking:
             self._append(
                 ev.ChildStarted(
                     ts=max(self.loop.now, self._last_ts), cmd=cmd, cause=cause, name=name, args=args,
-                    child_id=child_id, waited=waited, abandon=abandon, again=again,
+                    child_id=child_id, waited=waited, abandon=abandon, again=again, undoes=undoes,
                 )
             )  # fmt: skip
             if not reused and (waited or not again or (earlier is not None and earlier.failed)):
@@ -281,6 +283,7 @@ class Asking:
                     )
                 )
         future: Future[Any] = Future(self.loop, lambda: self._drop_child(cmd))
+        future.cmd = cmd
         child = PendingChild(cmd, child_id, name, args, cause, waited, abandon, future, is_new, raw)
         if waited or reused:
             self.children[cmd] = child
@@ -377,6 +380,41 @@ class Asking:
         if found.recorded is None:
             self._append(ev.Streamed(ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, args=item))
             self.new_commands.append(co.StreamItem(cmd=found.cmd, item=item))
+
+    # -- what a composition decides
+
+    def plan(self, name: str, shape: Raw) -> Raw:
+        """Record what a composition is made of. On replay it is what it was made of when the attempt began."""
+        self._refuse_if_evicted()
+        self._check_key("g", name)
+        found = self._answer_to("g", name, bytes(shape), name)
+        if found.recorded is not None:
+            return Raw(found.recorded.args)
+        self._append(ev.Planned(ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, name=name, args=shape))
+        return shape
+
+    def skip_step(self, key: str, name: str, reason: str) -> None:
+        """Record that a step of a composition is not executed."""
+        self._refuse_if_evicted()
+        found = self._answer_to("k", name, b"{}", key)
+        if found.recorded is None:
+            cause = self.loop.cause
+            self._append(ev.StepSkipped(ts=self.loop.now, cmd=found.cmd, cause=cause, name=name, reason=reason))
+
+    def refuse_step(self, key: str, name: str, error: BaseException) -> None:
+        """Record that a step of a composition has failed before it could be executed."""
+        self._refuse_if_evicted()
+        found = self._answer_to("x", name, b"{}", key)
+        if found.recorded is None:
+            encoded = Raw(self.codec.encode_error(error))
+            cause = self.loop.cause
+            self._append(ev.StepRefused(ts=self.loop.now, cmd=found.cmd, cause=cause, name=name, error=encoded))
+
+    def diverge(self, recorded: str, asked: str) -> NoReturn:
+        """Set the run aside: its history can't go on with this code."""
+        self._diverged(recorded, asked)
+
+    # -- values that repeat
 
     def read_time(self) -> int:
         """The time of the event that is delivered; recorded, so that a retried attempt reads the same."""

@@ -159,6 +159,7 @@ class ChildStarted(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=Fal
     waited: bool = True
     abandon: bool = False
     again: bool = False
+    undoes: str = ""
 
 
 class ChildAwaited(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -182,6 +183,22 @@ class TimeRead(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
 
 class Patched(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     pass
+
+
+class Planned(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """What a composition is made of, or how many times one of its steps is executed, was settled: `args` tells."""
+
+
+class StepSkipped(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """A step of a composition is not executed in this run, and nothing is wrong with that."""
+
+    reason: str = ""
+
+
+class StepRefused(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """A step of a composition has failed before it could be executed."""
+
+    error: Raw = NULL
 
 
 class Streamed(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -273,6 +290,9 @@ AnyEvent: TypeAlias = (
     | TimeRead
     | Patched
     | Streamed
+    | Planned
+    | StepSkipped
+    | StepRefused
     | StepStarted
     | StepRetrying
     | StepLost

@@ -83,7 +83,7 @@ def _renumbered(event: ev.Event, numbers: dict[int, int]) -> ev.Event:
     if isinstance(event, ev.Commanded):
         changes["cause"] = numbers.get(event.cause, event.cause)
         changes["cmd"] = _command(event.cmd, numbers)
-    if isinstance(event, ev.StepOutcome) and event.undoes:
+    if isinstance(event, ev.StepOutcome | ev.ChildStarted) and event.undoes:
         changes["undoes"] = _command(event.undoes, numbers)
     if isinstance(event, ev.OutcomeReused):
         changes["source"] = numbers[event.source]

@@ -34,9 +34,11 @@ _PATIENCE = 100
 
 
 class Future(asyncio.Future[T]):
-    """A future of a run. `on_cancel` tells whoever made it that nobody waits any more."""
+    """A future of a run. `on_cancel` tells whoever made it that nobody waits any more. That of a step has the
+    step's command in `cmd`, from when it is asked for in earnest."""
 
     number: int
+    cmd: str = ""
     on_cancel: Callable[[], None] | None
 
     def __init__(self, loop: WorkflowLoop, on_cancel: Callable[[], None] | None = None) -> None:

@@ -46,7 +46,7 @@ class Asked(msgspec.Struct):
 KINDS = {
     "StepStarted": "s", "StepRetrying": "s", "StepLost": "s", "StepCompleted": "s", "StepFailed": "s",
     "StepCancelled": "s", "OutcomeReused": "r", "ChildStarted": "c", "ChildAwaited": "w", "HookOpened": "h", "DataSet": "d",
-    "TimeRead": "n", "Patched": "p", "Streamed": "o",
+    "TimeRead": "n", "Patched": "p", "Streamed": "o", "Planned": "g", "StepSkipped": "k", "StepRefused": "x",
 }  # fmt: skip
 WORDS = {
     "s": "step",
@@ -57,6 +57,9 @@ WORDS = {
     "n": "utc_now",
     "p": "patched",
     "o": "stream",
+    "g": "plan",
+    "k": "skipped step",
+    "x": "refused step",
 }
 
 

@@ -8,15 +8,20 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core import events as ev
+from holdfast.core.plans import Plan, PlannedStep, member_keys, read_plan
 from holdfast.ports import RunRow, Status, StepState
 
 
 class StepView(msgspec.Struct, kw_only=True):
-    """A step or child of a run, as far as it has come."""
+    """A step or child of a run, as far as it has come. In a composition its `key` is its name there; one of several
+    executions of a step is `part_of` that step's."""
 
     cmd: str
     name: str
     state: StepState
+    key: str = ""
+    part_of: str = ""
+    reason: str = ""
     attempts: int = 1
     child_id: str = ""
     worker: str = ""
@@ -43,46 +48,111 @@ _STATES = {
     "StepCompleted": StepState.SUCCESS, "StepFailed": StepState.FAILURE, "StepCancelled": StepState.CANCELLED,
     "ChildStarted": StepState.STARTED, "ChildCompleted": StepState.SUCCESS, "ChildFailed": StepState.FAILURE,
     "ChildCancelled": StepState.CANCELLED, "ChildDropped": StepState.CANCELLED,
+    "StepSkipped": StepState.SKIPPED, "StepRefused": StepState.FAILURE,
 }  # fmt: skip
 
 
 def steps_of(history: Iterable[ev.Event]) -> list[StepView]:
-    """Steps and children in the order they became known, with what became of each."""
+    """Steps and children in the order they became known, with what became of each. Those of a composition are known
+    from its beginning, in its own order."""
     steps: dict[str, StepView] = {}
     by_seq: dict[int, ev.Event] = {}
+    planned: dict[str, PlannedStep] = {}
     for event in history:
         by_seq[event.seq] = event
-        if isinstance(event, ev.OutcomeReused):
+        if isinstance(event, ev.AttemptStarted | ev.ContinuedAsNew):
+            planned = {}
+        elif isinstance(event, ev.Planned):
+            _plan(event, steps, planned)
+        elif isinstance(event, ev.OutcomeReused):
             source = by_seq.get(event.source)
             if isinstance(source, ev.StepCompleted | ev.ChildCompleted):
                 steps[event.cmd] = StepView(
                     cmd=event.cmd, name=event.name, state=StepState.SUCCESS, args=event.args, result=source.result,
                     reused=True, started_at=event.ts, ended_at=event.ts, seq=event.seq,
+                    key=_key(event.cmd) if planned else "",
                     attempts=getattr(source, "attempt", 1), child_id=getattr(source, "child_id", ""),
+                    part_of=steps[event.cmd].part_of if event.cmd in steps else "",
                 )  # fmt: skip
-            continue
-        if not isinstance(event, ev.Commanded) or event.kind not in _STATES:
-            continue
-        view = steps.get(event.cmd)
-        if view is None:
-            view = steps[event.cmd] = StepView(
-                cmd=event.cmd, name=event.name, args=event.args, state=StepState.PENDING, seq=event.seq
-            )
-        view.state = _STATES[event.kind]
-        view.child_id = getattr(event, "child_id", "")
-        if isinstance(event, ev.StepOutcome):
-            view.attempts = event.attempt
-            view.worker = event.worker
-            view.undoes = event.undoes
-            view.started_at = event.started or view.started_at or event.ts
-        elif isinstance(event, ev.ChildStarted):
-            view.started_at = event.ts
-        view.retry_at = event.retry_at if isinstance(event, ev.StepRetrying) else None
-        view.error = getattr(event, "error", None)
-        view.result = getattr(event, "result", None)
-        if event.delivered or event.kind in ("StepCancelled", "ChildDropped"):
-            view.ended_at = event.ts
+        elif isinstance(event, ev.Commanded) and event.kind in _STATES:
+            _follow(event, steps, planned)
+    parts: dict[str, list[StepView]] = {step.name: [] for step in planned.values() if step.map_over}
+    for view in steps.values():
+        if view.part_of in parts:
+            parts[view.part_of].append(view)
+    for name, views in parts.items():
+        _sum_up(steps[planned[name].cmd], views)
     return list(steps.values())
+
+
+def _key(cmd: str) -> str:
+    return cmd.partition(":")[2]
+
+
+def _plan(event: ev.Planned, steps: dict[str, StepView], planned: dict[str, PlannedStep]) -> None:
+    if event.name in planned:  # how often one of the steps is executed
+        whole, step = steps[planned[event.name].cmd], planned[event.name]
+        letter = step.cmd[0]
+        for key in member_keys(step.name, int(msgspec.json.decode(event.args))):
+            cmd = f"{letter}:{key}"
+            steps[cmd] = StepView(
+                cmd=cmd, key=key, name=step.runs, state=StepState.PENDING, seq=event.seq, attempts=0, part_of=step.name
+            )
+        whole.started_at, whole.ended_at = event.ts, None
+        return
+    plan: Plan = read_plan(event.args)
+    for view in [view for view in steps.values() if view.part_of]:  # of an earlier attempt
+        del steps[view.cmd]
+    for step in plan.steps:
+        planned[step.name] = step
+        steps[step.cmd] = StepView(
+            cmd=step.cmd, key=step.name, name=step.runs, state=StepState.PENDING, seq=event.seq, attempts=0
+        )
+
+
+def _follow(event: ev.Commanded, steps: dict[str, StepView], planned: dict[str, PlannedStep]) -> None:
+    step = planned.get(_key(event.cmd))
+    cmd = event.cmd if step is None else step.cmd
+    view = steps.get(cmd)
+    if view is None:
+        key = _key(cmd) if planned else ""
+        view = steps[cmd] = StepView(cmd=cmd, key=key, name=event.name, state=StepState.PENDING, seq=event.seq)
+    if bytes(event.args) != bytes(ev.NO_ARGS):
+        view.args = event.args
+    view.state = _STATES[event.kind]
+    view.child_id = getattr(event, "child_id", "")
+    view.undoes = getattr(event, "undoes", "") or view.undoes
+    view.reason = getattr(event, "reason", "")
+    if isinstance(event, ev.StepOutcome):
+        view.attempts = event.attempt
+        view.worker = event.worker
+        view.started_at = event.started or view.started_at or event.ts
+    elif isinstance(event, ev.ChildStarted):
+        view.attempts = 1
+        view.started_at = event.ts
+    view.retry_at = event.retry_at if isinstance(event, ev.StepRetrying) else None
+    view.error = getattr(event, "error", None)
+    view.result = getattr(event, "result", None)
+    if event.delivered or event.kind in ("StepCancelled", "ChildDropped", "StepSkipped", "StepRefused"):
+        view.ended_at = event.ts
+
+
+def _sum_up(whole: StepView, parts: list[StepView]) -> None:
+    """A step that is executed for each element of something, as one."""
+    if whole.state != StepState.PENDING or whole.started_at is None:
+        return
+    states = {part.state for part in parts}
+    whole.attempts = max((part.attempts for part in parts), default=0)
+    if states <= {StepState.SUCCESS}:
+        whole.state = StepState.SUCCESS
+        whole.result = Raw(b"[" + b",".join(bytes(part.result or b"null") for part in parts) + b"]")
+    elif states <= {StepState.SUCCESS, StepState.FAILURE, StepState.CANCELLED}:
+        whole.state = StepState.FAILURE if StepState.FAILURE in states else StepState.CANCELLED
+        whole.error = next((part.error for part in parts if part.error is not None), None)
+    else:
+        whole.state = StepState.STARTED
+        return
+    whole.ended_at = max((part.ended_at or 0 for part in parts), default=whole.started_at)
 
 
 def statuses_of(history: Iterable[ev.Event], row: RunRow) -> list[StatusChange]:

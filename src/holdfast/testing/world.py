@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any
 
+from msgspec import Raw
+
 from holdfast.api.client import Client
 from holdfast.api.functions import Step
 from holdfast.api.handles import Run
@@ -248,7 +250,8 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
         if isinstance(recorded, ev.RunCompleted):
             if main is None or not main.done() or main.cancelled() or main.exception() is not None:
                 raise NondeterminismError(f"run {run_id} has returned, but on replay its code does not")
-            if app.codec.encode(main.result()) != bytes(recorded.result):
+            result = main.result()
+            if (bytes(result) if type(result) is Raw else app.codec.encode(result)) != bytes(recorded.result):
                 raise NondeterminismError(f"run {run_id} returns something else on replay")
         elif main is not None and main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew):
             raise NondeterminismError(f"run {run_id} continues as new on replay only")

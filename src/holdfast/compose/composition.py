@@ -1,0 +1,167 @@
+"""What a DAG, a saga and a checkpointed list have in common: each is a workflow of an app, known by its name, that is
+made of named steps over one context."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.api.functions import AsyncWorkflow
+from holdfast.api.options import check_call, check_name, workflow_options
+from holdfast.compose.handlers import Handler, Home, define, find, is_async
+from holdfast.core.execution import Execution
+from holdfast.core.loop import running
+from holdfast.core.plans import Plan, PlannedStep, read_plan
+from holdfast.core.whereabouts import code_line
+from holdfast.errors import ArgumentError, DecodeError, DefinitionError, DuplicateNameError, UnknownNameError
+
+Context = dict[str, Any]
+
+
+class Composition(AsyncWorkflow[..., Context], abc.ABC):
+    """A workflow made of named steps. It takes a context, and gives it back with the results of its steps."""
+
+    _home: Home
+
+    def __init__(self, name: str, app: Home, options: dict[str, Any]) -> None:
+        check_name(self._what, name)
+        self._home = app
+        self._handlers: dict[str, Handler] = {}
+        self._functions: dict[str, Callable[..., Any]] = {}
+        workflow = app._define_workflow(self._follow, name, workflow_options(options), self._place())
+        super().__init__(app, workflow._definition, self._follow)
+        self.__name__, self.__doc__ = name, type(self).__doc__
+
+    async def _follow(self, context: Context | None = None) -> Any:
+        """The workflow's code."""
+        loop = running()
+        if loop is None:
+            return await self._follow_plainly(dict(context or {}))
+        self._check_context(context)
+        plan = read_plan(loop.execution.plan(self.name, self._plan().to_json()))
+        return await self._carry_out(loop.execution, plan, context or {})
+
+    @abc.abstractmethod
+    def _plan(self) -> Plan:
+        """What it is made of; DefinitionError if that can't work."""
+
+    @abc.abstractmethod
+    async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
+        """In a run. The result is the context, as it is recorded."""
+
+    @abc.abstractmethod
+    async def _follow_plainly(self, context: Context) -> Context:
+        """Outside a run: with plain calls."""
+
+    # -- definitions
+
+    @staticmethod
+    def _place() -> str:
+        """Where the user's code is that defines this."""
+        return code_line().rpartition(" in ")[0]
+
+    def _add_handler(
+        self, name: str, function: Any, options: dict[str, Any], what: str, registered: str = ""
+    ) -> Handler:
+        check_name(what, name)
+        if "[" in name or name == "$":
+            raise DefinitionError(
+                f"{what} name={name!r}: brackets number the executions of a step; choose another name"
+            )
+        if name in self._handlers:
+            raise DuplicateNameError(f"{self!r} has a step {name!r} already; names are unique in it")
+        handler, called = define(
+            self._home, function, registered or f"{self.name}.{name}", options, self._place(), f"{what} {name!r}"
+        )
+        self._handlers[name] = handler
+        self._functions[name] = called
+        return handler
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
+        given, _ = check_call(f"{self._what} {self.name}", self._definition, args, kwargs)
+        self._plan()
+        self._check_context(given[0] if given else kwargs.get("context"))
+        return super()._encode(args, kwargs)
+
+    def _check_context(self, context: Any) -> None:
+        """Refuse a context that can't work, before anything is written."""
+        if context is None:
+            context = {}
+        if not isinstance(context, dict) or not all(isinstance(key, str) for key in context):
+            raise ArgumentError(f"{self!r}: give the context as a dict with texts as keys, not {context!r:.200}")
+        self._check_names(context)
+
+    @abc.abstractmethod
+    def _check_names(self, context: Context) -> None:
+        """Refuse a context that lacks what the handlers need."""
+
+    def _check_need(self, step: str, handler: Handler, known: Collection[str], given: tuple[str, ...] = ()) -> None:
+        for name in handler.needs(given):
+            if name not in known:
+                raise ArgumentError(
+                    f"{self!r}: step {step!r} takes {name!r}, which is neither in the context nor a step before it; known: "
+                    f"{', '.join(known) or 'nothing'}. A parameter named `ctx` takes the whole context"
+                )
+
+    # -- in a run
+
+    def _handler(self, execution: Execution, key: str, runs: str, is_workflow: bool) -> Handler:
+        """What a planned step executes. The plan is the run's own: the code may have changed since."""
+        handler = self._handlers.get(key)
+        if handler is not None and (handler.name, handler.is_workflow) == (runs, is_workflow):
+            return handler
+        try:
+            return find(self._home, runs, is_workflow)
+        except UnknownNameError:
+            execution.diverge(
+                f"a plan in which step {key!r} runs {runs!r}",
+                f"a {self._what} {self.name!r} of {', '.join(self._handlers) or 'nothing'}, and no {runs!r} is known",
+            )
+
+    def _decoded(self, step: PlannedStep | None, value: bytes) -> Any:
+        """A recorded value as Python; a result as its function's annotation says."""
+        codec, hint = self._home.codec, Any
+        if step is not None and not step.map_over:
+            try:
+                definition = self._home.find_workflow if step.is_workflow else self._home.find_step
+                hint = definition(step.runs).result_type
+            except UnknownNameError:
+                pass
+        try:
+            return codec.decode(value, hint)
+        except DecodeError:  # not what the annotation says: as it is, as Python would
+            return codec.decode(value)
+
+    # -- outside
+
+    async def _call_plainly(self, key: str, context: Mapping[str, Any]) -> Any:
+        args, kwargs = self._handlers[key].plain_arguments(context)
+        function = self._functions[key]
+        found = function(*args, **kwargs)
+        return await found if is_async(function) else found
+
+
+def digest(*parts: bytes) -> bytes:
+    """Names what was made of these parts, in this order."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        found.update(b"%d:" % len(part))
+        found.update(part)
+    return found.digest()
+
+
+def split_list(execution: Execution, value: bytes) -> list[bytes] | None:
+    """The elements of a recorded list or tuple, as they are recorded; None if it is something else."""
+    if value[:1] == b"[":
+        return [bytes(element) for element in msgspec.json.decode(value, type=list[Raw])]
+    decoded = execution.codec.decode(value)
+    return [execution.codec.encode(element) for element in decoded] if isinstance(decoded, list | tuple) else None
+
+
+def encode_context(execution: Execution, context: Context) -> dict[str, bytes]:
+    return {name: execution.codec.encode(value, f"{name!r} of the context") for name, value in context.items()}
