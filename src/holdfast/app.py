@@ -529,8 +529,8 @@ class App:
         """How a process of its own finds this app; None if it can't."""
         functions: list[Any] = [d.function for d in self._steps.values()]
         functions += [d.function for d in self._workflows.values()]
-        functions += [around.function for around in self.arounds]
-        modules = {str(getattr(f, "func", f).__module__) for f in functions} | set(self.include)
+        wrappers = [around.function.__module__ for around in self.arounds]
+        modules = {str(getattr(f, "func", f).__module__) for f in functions} | {*self.include, *wrappers}
         main_file = ""
         if "__main__" in modules:
             main = sys.modules["__main__"]
@@ -541,10 +541,10 @@ class App:
                 main_file = getattr(main, "__file__", None) or ""
                 if not main_file:
                     return None
-        names = sorted(m for m in modules if m != "__main__")
+        first = list(dict.fromkeys(wrappers))  # what surrounds the others may have to be there before them
         return {
             "app": self.name,
-            "modules": names,
+            "modules": [m for m in [*first, *sorted(modules - {*first})] if m != "__main__"],
             "main_file": main_file,
             "store": str(Path(self.store.url).absolute()) if self._own_parts() else "",
         }

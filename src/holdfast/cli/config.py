@@ -17,8 +17,8 @@ from holdfast.cli.worker import worker
 @json_option
 @click.pass_context
 def config(context: click.Context, as_json: bool) -> None:
-    """Each setting, its value, and where that comes from: a flag, the environment, pyproject.toml, the app's code or
-    the default."""
+    """Each setting, its value, and where that comes from: a flag, the environment, pyproject.toml (or a framework's
+    settings), the app's code or the default."""
     root = context.find_root()
     settings = [
         _setting(root, "app", "target"),
@@ -52,7 +52,7 @@ def _setting(context: click.Context, name: str, parameter: str) -> dict[str, Any
     elif source is ParameterSource.ENVIRONMENT:
         origin = f"environment {option.envvar}"
     elif source is ParameterSource.DEFAULT_MAP:
-        origin = f"pyproject.toml [tool.holdfast] {name}"
+        origin = (context.obj or {}).get(parameter, f"pyproject.toml [tool.holdfast] {name}")
     return {"name": name, "value": value, "from": origin}
 
 

@@ -58,12 +58,14 @@ class Bug(Failure):
 def command(*words: str) -> str:
     """A `holdfast` command as one could paste it, with the options that lead to the same place."""
     context = click.get_current_context(silent=True)
+    if context is None:
+        return shlex.join(["holdfast", *words])
+    root = context.find_root()
     place: list[str] = []
     for option, name in (("-A", "target"), ("--store", "store"), ("--app-name", "app_name")):
-        root = None if context is None else context.find_root()
-        if root is not None and root.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if root.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             place += [option, str(root.params[name])]
-    return shlex.join(["holdfast", *place, *words])
+    return f"{root.info_name} {shlex.join([*place, *words])}"
 
 
 @contextmanager

@@ -58,7 +58,7 @@ PYPROJECT_KEYS = ("app", "store", "app-name", *WORKER_KEYS)
 class Main(LazyGroup):
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
         try:
-            extra.setdefault("default_map", _defaults_from_pyproject())
+            extra.setdefault("default_map", defaults_from_pyproject())
         except Misuse:
             if not extra.get("resilient_parsing"):  # a shell that completes
                 raise
@@ -69,7 +69,7 @@ class Main(LazyGroup):
             return super().invoke(ctx)
 
 
-def _defaults_from_pyproject() -> dict[str, Any]:
+def defaults_from_pyproject() -> dict[str, Any]:
     """`[tool.holdfast]` of ./pyproject.toml, in the shape that click looks defaults up in."""
     file = Path("pyproject.toml")
     if not file.is_file():

@@ -184,8 +184,15 @@ def _refuse(value: object) -> Any:
     raise refusal(value)
 
 
+REMEDIES: dict[type, str] = {}
+"""What to do instead of recording instances of classes that other frameworks make."""
+
+
 def refusal(value: object) -> Misfit:
     cls = type(value)
+    for base in cls.__mro__:
+        if base in REMEDIES:
+            return Misfit(f"{show(value)} of type {name_of(cls)} can't be recorded; {REMEDIES[base]}")
     if describe(cls) is not None:
         name = cls.__name__
         remedy = f"annotate the parameter or result with {name}, or app.codec.types.register({name})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import importlib
 import importlib.util
@@ -82,7 +83,10 @@ class Executing:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="holdfast-async", daemon=True).start()
         attempt = self._surroundings.aexecute(definition, context)
-        return asyncio.run_coroutine_threadsafe(attempt, self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(attempt, self._loop).result()
+        except concurrent.futures.CancelledError:  # what the step raised, in the words of another module
+            raise asyncio.CancelledError from None
 
     def close(self) -> None:
         self._surroundings.close()
