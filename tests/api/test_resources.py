@@ -23,6 +23,7 @@ from holdfast import (
     DefinitionError,
     FatalError,
     ResourceError,
+    chain,
     this_step,
     use,
     wf,
@@ -137,6 +138,16 @@ def test_a_resource_is_no_part_of_what_is_recorded(app: App, log: list[str]) -> 
         run.result(timeout=10)
     assert [(step.args, step.kwargs) for step in run.steps] == [((0,), {}), ((0,), {})]
     assert Pool not in app.codec.types.shapes
+
+
+def test_a_resource_is_given_in_a_canvas_too(app: App, log: list[str]) -> None:
+    code = define(app, log)
+    with app.worker():
+        run = chain(code.load.s(5), code.fetch.s()).start()
+        assert run.result(timeout=10) == "client 1 1"
+        assert code.load.s(5)() == 1
+        with pytest.raises(ArgumentError, match="the worker gives it db, so leave that out"):
+            chain(code.load.s(5, db=Pool()), code.fetch.s()).start()
 
 
 def test_in_a_run_nobody_passes_a_resource(app: App, log: list[str]) -> None:

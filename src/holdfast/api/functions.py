@@ -27,15 +27,14 @@ from holdfast.api.options import (
     start_options_of,
     to_epoch,
 )
+from holdfast.api.plain_calls import call_plainly
 from holdfast.api.signatures import Signature, Starter, chunks, each, group
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
-from holdfast.core.resources import Resource
 from holdfast.durations import Duration, to_us
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
-from holdfast.executors.surroundings import Surroundings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -180,16 +179,6 @@ class Step(_Function[P, R, StepFuture[R]]):
     def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> StepFuture[R]:
         return StepFuture(self._ask(execution, call, options))
 
-    def _missing(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Resource[Any]]:
-        """The resources that the caller of a plain call has not given. Other mistakes are the function's to tell."""
-        if not self._definition.resources:
-            return {}
-        try:
-            given = self.__signature__.bind(*args, **kwargs).arguments
-        except TypeError:
-            return {}
-        return {name: resource for name, resource in self._definition.resources.items() if name not in given}
-
 
 class SyncStep(Step[P, R]):
     """A step made from `def`."""
@@ -197,22 +186,9 @@ class SyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         execution = self._execution()
         if execution is None:
-            missing = self._missing(args, kwargs)
-            if missing:
-                return self._with(missing, args, kwargs)
-            return cast("R", self._definition.function(*args, **kwargs))
+            return cast("R", call_plainly(self._definition, args, kwargs, self._app.replaced))
         found: R = wait_plainly(self._ask(execution, self._encode(args, kwargs), NO_OPTIONS))
         return found
-
-    def _with(self, missing: dict[str, Resource[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """A plain call, with the worker's resources if a step calls; else they are opened for this call."""
-        step = current_step.get()
-        surroundings = Surroundings((), self._app.replaced) if step is None else step.surroundings
-        try:
-            return cast("R", self._definition.function(*args, **kwargs, **surroundings.take(missing)))
-        finally:
-            if step is None:
-                surroundings.close()
 
 
 class AsyncStep(Step[P, R]):
@@ -221,23 +197,9 @@ class AsyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         execution = self._execution()
         if execution is None:
-            missing = self._missing(args, kwargs)
-            if missing:
-                return self._with(missing, args, kwargs)
-            return cast("Coroutine[None, None, R]", self._definition.function(*args, **kwargs))
+            return cast("Coroutine[None, None, R]", call_plainly(self._definition, args, kwargs, self._app.replaced))
         call = self._encode(args, kwargs)
         return Call(execution, lambda: self._ask(execution, call, NO_OPTIONS), f"step {self.name!r}")
-
-    async def _with(self, missing: dict[str, Resource[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """The same for an async step. A step that has made a loop of its own can't reach what lives on the worker's."""
-        step = current_step.get()
-        is_at_home = step is not None and step.surroundings.loop is asyncio.get_running_loop()
-        surroundings = step.surroundings if step is not None and is_at_home else Surroundings((), self._app.replaced)
-        try:
-            return cast("R", await self._definition.function(*args, **kwargs, **await surroundings.atake(missing)))
-        finally:
-            if not is_at_home:
-                await asyncio.to_thread(surroundings.close)
 
 
 class Workflow(_Function[P, R, ChildRun[R]]):

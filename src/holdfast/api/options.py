@@ -123,13 +123,14 @@ def check_call(
     try:
         bound = definition.signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise ArgumentError(f"{what}{definition.signature}: {error}{_about_resources(definition)}") from None
+        raise wrong_call(what, definition, error) from None
     return bound.args, bound.kwargs
 
 
-def _about_resources(definition: StepDefinition | WorkflowDefinition) -> str:
+def wrong_call(what: str, definition: StepDefinition | WorkflowDefinition, error: TypeError) -> ArgumentError:
     names = ", ".join(getattr(definition, "resources", ()))
-    return f"; the worker gives it {names}, so leave that out" if names else ""
+    remedy = f"; the worker gives it {names}, so leave that out" if names else ""
+    return ArgumentError(f"{what}{definition.signature}: {error}{remedy}")
 
 
 def check_id(run_id: Any) -> None:

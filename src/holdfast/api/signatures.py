@@ -17,7 +17,8 @@ from msgspec import Raw
 
 from holdfast.api.calls import StepFuture
 from holdfast.api.handles import Run
-from holdfast.api.options import IfExists, StartOptions, check_call, start_options_of
+from holdfast.api.options import IfExists, StartOptions, check_call, start_options_of, wrong_call
+from holdfast.api.plain_calls import call_plainly
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
@@ -281,12 +282,12 @@ class Signature(Canvas):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function now: a plain call outside of a run."""
-        return self._function_call()(*args, *self.args, **{**self.kwargs, **kwargs})
-
-    def _function_call(self) -> Callable[..., Any]:
         if running() is not None:
             raise WrongContextError(f"{self!r} in a workflow: await it, or call {self.name} itself")
-        return self.definition.function
+        args, kwargs = (*args, *self.args), {**self.kwargs, **kwargs}
+        if isinstance(self.definition, StepDefinition):
+            return call_plainly(self.definition, args, kwargs, self._app.replaced)
+        return self.definition.function(*args, **kwargs)
 
     def set(self, **options: Any) -> Signature:
         known = STEP_OPTIONS if self.is_step else WORKFLOW_OPTIONS
@@ -623,7 +624,7 @@ def _check_partial(
     try:
         definition.signature.bind_partial(*args, **kwargs)
     except TypeError as error:
-        raise ArgumentError(f"{definition.name}{definition.signature}: {error}") from None
+        raise wrong_call(definition.name, definition, error) from None
     forms.add(form)
 
 
