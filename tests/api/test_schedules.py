@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from waiting import wait_until
 
 from holdfast import (
@@ -357,6 +360,14 @@ def test_a_range_that_can_not_be_is_refused(app: App, start: str, end: str | Non
         assert app.runs() == []
 
 
+def test_a_backfill_that_would_not_fit_into_the_queue_is_refused(app: App) -> None:
+    slow_job(app, overlap="queue")
+    with TestApp(app, start=MAY):
+        assert len(app.schedules.backfill("job", MAY - dt.timedelta(hours=900), MAY - dt.timedelta(hours=1))) == 900
+        with pytest.raises(ScheduleError, match=r"899 ticks of schedule 'job' wait already.*shorter range"):
+            app.schedules.backfill("job", MAY - dt.timedelta(hours=1_200), MAY - dt.timedelta(hours=901))
+
+
 def test_a_paused_schedule_is_not_backfilled(app: App) -> None:
     slow_job(app)
     with TestApp(app, start=MAY):
@@ -534,6 +545,19 @@ def test_waiting_for_a_run_lets_schedules_tick_on_the_way_but_does_not_wait_for_
 def test_a_schedule_that_can_not_be_is_refused_where_it_is_defined(app: App, given: Any, words: str) -> None:
     with pytest.raises(DefinitionError, match=words):
         app.workflow(**given)
+
+
+FIELDS = st.lists(st.text("0123456789*/-,#LWmonjan?", min_size=1, max_size=6), min_size=4, max_size=6)
+LIKELY = st.lists(
+    st.sampled_from(["*", "1", "*/7", "L", "LW", "31", "2", "5L", "1#5", "L/2", "*/20"]), min_size=5, max_size=5
+)
+
+
+@given((FIELDS | LIKELY).map(" ".join))
+@settings(max_examples=500, deadline=None)
+def test_whatever_is_written_is_a_schedule_or_a_definition_error(text: str) -> None:
+    with contextlib.suppress(DefinitionError):
+        Schedule(text)
 
 
 @pytest.mark.parametrize(

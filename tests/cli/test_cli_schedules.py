@@ -10,6 +10,7 @@ import pytest
 from cli_driver import Cli, eventually
 
 from holdfast import Schedule, every
+from holdfast.ports import ScheduleChange, ScheduleRow
 
 YEARLY = Schedule("0 3 1 1 *", tz="Europe/Berlin", name="yearly")
 
@@ -133,3 +134,12 @@ def test_delete(cli: Cli, yearly: str) -> None:
     assert cli("schedules", "delete", yearly, "--yes").out == "deleted yearly\n"
     assert cli("schedules", "list").out == ""
     cli("schedules", "delete", yearly, "--yes", code=3)
+
+
+def test_the_doctor_finds_a_schedule_that_nobody_serves(cli: Cli, worker: None) -> None:
+    long_ago = cli_shop.app.store.now() - 60 * 1_000_000
+    row = ScheduleRow(name="lost", workflow="gone", spec=b'{"cron":"0 2 * * *"}', next_at=long_ago)
+    cli_shop.app.store.save_schedules([ScheduleChange(row=row)])
+    said = cli("doctor", code=1)
+    assert "schedule 'lost' is due for 1m00s, and no live worker knows 'gone'" in said.out
+    assert "schedules pause lost" in said.out

@@ -426,6 +426,12 @@ class Schedules:
             if len(ticks) > LIMIT:
                 raise ArgumentError(f"start={start}, end={end}: more than {LIMIT} ticks; give a shorter range")
             fresh = [t for t in ticks if t not in row.queued and store.get(tick_run_id(name, t, spec)) is None]
+            if spec.overlap != "allow" and len(row.queued) + len(fresh) > LIMIT:
+                raise ScheduleError(
+                    f"{len(row.queued)} ticks of schedule {name!r} wait already, and no more than {LIMIT} can; wait for some, "
+                    "or give a shorter range",
+                    name=name,
+                )
             ids[:] = [tick_run_id(name, tick, spec) for tick in fresh]
             row = msgspec.structs.replace(row, queued=row.queued + fresh)
             return advance(self._app, row, now) if fresh else None

@@ -64,6 +64,7 @@ def _examine(place: Place) -> Iterator[Finding]:
     yield from _stuck(place)
     yield from _unknown(place)
     yield from _overdue(place)
+    yield from _schedules(place)
 
 
 def _store(place: Place) -> Iterator[Finding]:
@@ -169,6 +170,18 @@ def _overdue(place: Place) -> Iterator[Finding]:
             "the workers are too busy or hang: add workers, or look at their logs",
             [f"{row.id} ({row.workflow}) {doing(row, now)}" for row in rows[:SHOWN]], [run_facts(row, now) for row in rows],
         )  # fmt: skip
+
+
+def _schedules(place: Place) -> Iterator[Finding]:
+    """Schedules that no live worker can serve: nothing else would say so."""
+    now, known = place.store.now(), {name for worker in place.live_workers() for name in worker.names}
+    for row in place.store.schedules() if known else ():
+        if row.workflow not in known and row.next_at is not None and row.next_at < now - OVERDUE:
+            yield Finding(
+                "schedules", "bad", f"schedule {row.name!r} is due for {length(now - row.next_at)}, and no live worker knows "
+                f"{row.workflow!r}",
+                f"start a worker whose code defines it, or: {command('schedules', 'pause', row.name)}",
+            )  # fmt: skip
 
 
 def _ids(rows: list[RunRow]) -> list[str]:

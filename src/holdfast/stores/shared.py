@@ -475,11 +475,10 @@ class SqlStore(abc.ABC):
 
     def next_tick(self, names: Sequence[str]) -> int | None:
         with self.read() as db:
-            parameters = {"app": self.app, "names": json.dumps(names)}
-            if db.execute(self._q["queue_may_go_on"], parameters).fetchone():
-                return 0
-            found = db.execute(self._q["next_tick"], parameters).fetchone()
-        return found[0] if found else None
+            found: int | None = db.execute(
+                self._q["next_tick"], {"app": self.app, "names": json.dumps(names)}
+            ).fetchone()[0]
+        return found
 
     def save_schedules(self, changes: Sequence[ScheduleChange]) -> list[str]:
         saved = []

@@ -176,20 +176,28 @@ WHERE no = :no AND owner IS NULL AND held = 0 AND finished_at IS NULL;
 SELECT {schedule} FROM schedules s WHERE s.app = :app AND (:name IS NULL OR s.name = :name) ORDER BY s.name;
 
 -- name: due_schedules
-SELECT {schedule} FROM schedules s
-WHERE s.app = :app AND s.paused = 0 AND s.workflow IN (SELECT value FROM json_each(:names))
-  AND (s.next_at <= :now OR (s.queued <> '[]' AND NOT {is_active}))
+-- By the two partial indexes: there may be many schedules, of which few have something to do.
+SELECT {schedule} FROM schedules s WHERE s.app = :app AND s.name IN (
+    SELECT name FROM (
+        SELECT name FROM schedules
+        WHERE app = :app AND paused = 0 AND next_at <= :now AND workflow IN (SELECT value FROM json_each(:names))
+        ORDER BY next_at LIMIT :limit)
+    UNION ALL
+    SELECT name FROM (
+        SELECT s.name FROM schedules s
+        WHERE s.app = :app AND s.queued <> '[]' AND s.paused = 0 AND s.workflow IN (SELECT value FROM json_each(:names))
+          AND NOT {is_active} LIMIT :limit))
 ORDER BY s.next_at LIMIT :limit;
 
 -- name: next_tick
-SELECT next_at FROM schedules
-WHERE app = :app AND paused = 0 AND next_at IS NOT NULL AND workflow IN (SELECT value FROM json_each(:names))
-ORDER BY next_at LIMIT 1;
-
--- name: queue_may_go_on
-SELECT 1 FROM schedules s
-WHERE s.app = :app AND s.queued <> '[]' AND s.paused = 0 AND s.workflow IN (SELECT value FROM json_each(:names))
-  AND NOT {is_active} LIMIT 1;
+SELECT CASE WHEN EXISTS (
+    SELECT 1 FROM schedules s
+    WHERE s.app = :app AND s.queued <> '[]' AND s.paused = 0 AND s.workflow IN (SELECT value FROM json_each(:names))
+      AND NOT {is_active})
+THEN 0 ELSE (
+    SELECT next_at FROM schedules
+    WHERE app = :app AND paused = 0 AND next_at IS NOT NULL AND workflow IN (SELECT value FROM json_each(:names))
+    ORDER BY next_at LIMIT 1) END;
 
 -- name: insert_schedule
 INSERT INTO schedules (app, name, workflow, spec, declared, paused, reason, next_at, last_at, active, queued, revision)
