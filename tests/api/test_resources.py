@@ -283,6 +283,29 @@ def test_an_attempt_that_is_cancelled_leaves_the_opening_to_the_others(app: App)
         assert run.result(timeout=10) == "client"
 
 
+def test_an_opening_that_is_under_way_at_the_end_is_given_up(app: App) -> None:
+    log: list[str] = []
+    begun = threading.Event()
+
+    @app.resource
+    async def client() -> AsyncIterator[str]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("given up")
+        yield "never"
+
+    @app.step
+    async def fetch(http: str = use(client)) -> str:
+        return http
+
+    with app.worker(grace=0):
+        fetch.start()
+        assert begun.wait(10)
+    assert log == ["given up"]
+
+
 def test_an_async_resource_is_entered_and_left_in_one_task_outside_of_any_step(app: App) -> None:
     seen: list[Any] = []
     mark = contextvars.ContextVar("mark", default="none")

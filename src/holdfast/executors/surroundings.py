@@ -125,7 +125,7 @@ class Surroundings:
         life = self._lives.get(resource)
         if life is None:
             life = self._lives[resource] = _Life()
-            life.task = asyncio.get_running_loop().create_task(
+            life.task = life.loop.create_task(
                 self._live(resource, chosen, life), name=f"resource {chosen.name}", context=contextvars.Context()
             )
         return await asyncio.shield(life.opened)
@@ -137,13 +137,12 @@ class Surroundings:
                 span = _AsyncSpan(chosen.function(**given), _named(chosen))
                 value = await span.__aenter__()
         except BaseException as error:
-            del self._lives[resource]  # the next attempt tries again
+            self._lives.pop(resource, None)  # the next attempt tries again
             life.opened.set_exception(error)
             life.opened.exception()  # nobody may be waiting any more
             return
-        loop = asyncio.get_running_loop()
         self._values[resource] = value
-        self._closers.append((chosen, lambda: asyncio.run_coroutine_threadsafe(life.end(), loop).result()))
+        self._closers.append((chosen, life.close))
         life.opened.set_result(value)
         await life.closing.wait()
         await span.__aexit__(None, None, None)
@@ -151,8 +150,11 @@ class Surroundings:
     def close(self) -> None:
         """Close what is open, the last opened first. Not to be called on the loop. One that fails or hangs is told to
         the log, and keeps no other from being closed."""
-        while self._closers:
-            resource, close = self._closers.pop()
+        opening = [
+            (resource, life.close) for resource, life in list(self._lives.items()) if resource not in self._values
+        ]
+        while closers := opening or self._closers:
+            resource, close = closers.pop()
             closing = threading.Thread(target=_close, args=(resource, close), name="holdfast-closing", daemon=True)
             closing.start()
             closing.join(CLOSE_TIMEOUT)
@@ -166,13 +168,19 @@ class _Life:
     """An async resource from its opening to its end."""
 
     def __init__(self) -> None:
-        self.opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[Any] = self.loop.create_future()
         self.closing = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
-    async def end(self) -> None:
-        self.closing.set()
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self.loop).result()
+
+    async def _end(self) -> None:
         assert self.task is not None
+        self.closing.set()
+        if not self.opened.done():
+            self.task.cancel()
         await self.task
 
 
