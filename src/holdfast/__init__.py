@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.api.calls import ChildRun, StepFuture
     from holdfast.api.canvas_reader import signature
     from holdfast.api.context import WorkflowIdentity, this_step, wf
+    from holdfast.api.domain_events import EventWait, emit, wait_for_event
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import (
         LogLine,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
+    from holdfast.api.tracing import TraceNode
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
     from holdfast.codec import Codec
@@ -103,6 +105,7 @@ __all__ = [
     "DefinitionError",
     "DuplicateNameError",
     "EncodeError",
+    "EventWait",
     "Every",
     "FatalError",
     "GroupError",
@@ -157,6 +160,7 @@ __all__ = [
     "StoreSchemaError",
     "StoreUnavailableError",
     "StreamedItem",
+    "TraceNode",
     "UnknownNameError",
     "ValueCodecError",
     "WorkerLostError",
@@ -168,6 +172,7 @@ __all__ = [
     "chain",
     "chord",
     "define_hook",
+    "emit",
     "every",
     "group",
     "hook",
@@ -179,6 +184,7 @@ __all__ = [
     "step",
     "this_step",
     "use",
+    "wait_for_event",
     "wf",
     "workflow",
 ]
@@ -187,6 +193,7 @@ _HOMES = {
     "holdfast.api.calls": ["ChildRun", "StepFuture"],
     "holdfast.api.canvas_reader": ["signature"],
     "holdfast.api.context": ["WorkflowIdentity", "this_step", "wf"],
+    "holdfast.api.domain_events": ["EventWait", "emit", "wait_for_event"],
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": [
         "LogLine",
@@ -202,6 +209,7 @@ _HOMES = {
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
+    "holdfast.api.tracing": ["TraceNode"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
     "holdfast.codec": ["Codec"],

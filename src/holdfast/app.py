@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_type_hin
 
 from holdfast import failpoints
 from holdfast.api.client import Client
+from holdfast.api.domain_events import emit_now
 from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallableClass, SyncStep, SyncWorkflow, is_decorated
 from holdfast.api.handles import Run, RunPage
 from holdfast.api.options import (
@@ -34,8 +35,9 @@ from holdfast.api.options import (
     workflow_options,
 )
 from holdfast.api.schedules import Schedule, Schedules, When, to_schedules
+from holdfast.api.tracing import TraceNode
 from holdfast.codec import Codec
-from holdfast.core.context import StepAttempt
+from holdfast.core.context import StepAttempt, current_step
 from holdfast.core.definitions import (
     Around,
     RetryDelay,
@@ -44,6 +46,7 @@ from holdfast.core.definitions import (
     WorkflowDefinition,
     WorkflowOptions,
 )
+from holdfast.core.domain import Scalar, Subscriber, Where, check_event_name, check_where
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.registry import OWN_PREFIX, add_app, is_own
@@ -65,6 +68,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 W = TypeVar("W", bound=Callable[[StepAttempt], Iterator[None]] | Callable[[StepAttempt], AsyncIterator[None]])
+F = TypeVar("F")
 D = TypeVar("D", StepDefinition, WorkflowDefinition)
 Pool = Literal["thread", "process"]
 ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
@@ -123,6 +127,7 @@ class App:
         self.arounds: list[Around] = []
         self.replaced: Mapping[Resource[Any], Any] = {}
         self._schedules: dict[str, ScheduleRow] = {}
+        self._subscribers: dict[tuple[str, str], Subscriber] = {}
         self._store: Store | None = None
         self._notifier: Notifier | None = None
         self._lock = threading.RLock()
@@ -482,6 +487,69 @@ class App:
         """`send_hook` for async code."""
         await asyncio.to_thread(lambda: self.send_hook(token, payload, key=key, name=name))
 
+    # -- domain events
+
+    def on(self, event: str, *, where: Where | None = None) -> Callable[[F], F]:
+        """Start the workflow or step below for each domain event of that name (that has these values), once, with the
+        payload as its argument. Goes above `@app.workflow` or `@app.step`, as often as needed."""
+        check_event_name(event)
+        condition = check_where(event, where)
+
+        def subscribe(function: F) -> F:
+            self._subscribe(event, condition, function)
+            return function
+
+        return subscribe
+
+    def _subscribe(self, event: str, where: dict[str, Scalar], function: Any) -> None:
+        if not is_decorated(function):
+            raise DefinitionError(f"@app.on({event!r}) goes above @app.workflow or @app.step, not on {function!r}")
+        definition: StepDefinition | WorkflowDefinition = function._definition
+        if function._app is not self:
+            raise DefinitionError(
+                f"@app.on({event!r}): {function!r} belongs to app {function._app.name!r}; use the `on` of that app"
+            )
+        signature = inspect.signature(definition.function)
+        takes_payload = next((n == 1 for n in (1, 0) if _can_take(signature, n)), None)
+        if takes_payload is None:
+            raise DefinitionError(
+                f"@app.on({event!r}): {definition.name}{signature} can't be called with one argument, the event's payload"
+            )
+        known = self._subscribers.get((event, definition.name))
+        wheres = [each for each in (known.where if known is not None else ()) if each != where]
+        self._subscribers[event, definition.name] = Subscriber(
+            event, definition.name, [*wheres, where], takes_payload,
+            getattr(definition.options, "durable", True),
+        )  # fmt: skip
+
+    def subscribers(self) -> list[Subscriber]:
+        self.load()
+        return list(self._subscribers.values())
+
+    def emit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
+        """Emit a domain event; its id. The same name and `key` again is the same event."""
+        loop = running()
+        if loop is None:
+            return self.client.emit(name, payload, key)
+        if loop.execution.app != self.name:
+            raise WrongContextError(
+                f"event {name!r}: this run belongs to app {loop.execution.app!r}; use `await emit(...)`, or a step"
+            )
+        return emit_now(name, payload, key)
+
+    async def aemit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
+        """`emit` for async code."""
+        if running() is not None or current_step.get() is not None:
+            return self.emit(name, payload, key=key)
+        return await asyncio.to_thread(lambda: self.emit(name, payload, key=key))
+
+    def trace(self, id: str) -> TraceNode:
+        """The process that a run, or a domain event, belongs to, as a tree."""
+        return self.client.trace(id)
+
+    async def atrace(self, id: str) -> TraceNode:
+        return await asyncio.to_thread(self.trace, id)
+
     def gc(self, batch: int = 500) -> int:
         """Delete runs whose time of retention has passed, in batches; how many there were."""
         total = 0
@@ -692,6 +760,14 @@ def _class_call(cls: Any, what: str) -> tuple[Callable[..., Any], bool]:
     call.__annotations__ = {k: v for k, v in get_type_hints(method).items()}
     call.__name__, call.__qualname__, call.__module__ = cls.__name__, cls.__qualname__, cls.__module__
     return call, inspect.iscoroutinefunction(method)
+
+
+def _can_take(signature: inspect.Signature, arguments: int) -> bool:
+    try:
+        signature.bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
 
 
 def _name_of(function: Any) -> str:

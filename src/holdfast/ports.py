@@ -68,6 +68,7 @@ class RunRow(msgspec.Struct, kw_only=True, gc=False):
     parent_id: str | None = None
     parent_cmd: str | None = None
     root_id: str | None = None
+    correlation: str | None = None
     build: str = ""
     durable: bool = True
     options: bytes = b"{}"
@@ -101,6 +102,7 @@ class NewRun(msgspec.Struct, kw_only=True):
     wake_at: int
     created_at: int
     fingerprint: bytes
+    correlation: str | None = None
     status: str = Status.PENDING
     priority: int = 0
     parent_id: str | None = None
@@ -146,6 +148,98 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     attributes: list[tuple[str, str, bytes]] = []
     dropped_attributes: list[tuple[str, str]] = []
     streamed: list[tuple[str, int, int, bytes]] = []
+    signals: list[Emission | Subscription | Unsubscription] = []
+    news: list[News] = []
+
+
+class Emission(msgspec.Struct, kw_only=True, gc=False):
+    """A domain event to be emitted. `run_id` and `cmd` say by what. Nothing that a `quiet` one sets in motion is news."""
+
+    id: str
+    name: str
+    key: str
+    payload: bytes
+    correlation: str
+    ts: int
+    run_id: str | None = None
+    cmd: str = ""
+    quiet: bool = False
+
+
+class News(Protocol):
+    """Something about a run that becomes a domain event only if somebody listens to its name."""
+
+    name: str
+    wanted: bool
+
+    def emission(self) -> Emission:
+        """The event. Asked for only if somebody listens, which is then `wanted`."""
+
+
+class Subscription(msgspec.Struct, kw_only=True, gc=False):
+    """What listens to the domain events of one name: a `target` that each of them starts, or the command `cmd` of a
+    run, which waits for one. `spec` is for whoever delivers. Those with the same `path` compare the same place of the
+    payload, and are found by their `lookup`, which tells the value; both are empty for those that are always asked."""
+
+    event: str
+    target: str = ""
+    cmd: str = ""
+    spec: bytes = b"{}"
+    path: str = ""
+    lookup: str = ""
+
+
+class Unsubscription(msgspec.Struct, kw_only=True, gc=False):
+    """The command `cmd` of a run no longer waits for an event."""
+
+    cmd: str
+
+
+class DomainEventRow(msgspec.Struct, kw_only=True, gc=False):
+    """A domain event as it was emitted."""
+
+    no: int
+    app: str
+    id: str
+    name: str
+    key: str
+    payload: bytes
+    correlation: str
+    run_id: str | None
+    cmd: str
+    quiet: bool
+    ts: int
+
+
+class Arrival(msgspec.Struct, kw_only=True, gc=False):
+    """A domain event that subscriptions of this app, up to the number `upto`, have yet to get: those after `after`.
+    `paths` are the places of the payload that they compare."""
+
+    id: int
+    event: DomainEventRow
+    after: int
+    upto: int
+    paths: list[str]
+
+
+class Listener(msgspec.Struct, kw_only=True, gc=False):
+    """A subscription, with its number. `run_id` is the run that waits."""
+
+    no: int
+    target: str
+    run_id: str | None
+    cmd: str
+    spec: bytes
+
+
+class Delivery(msgspec.Struct, kw_only=True):
+    """What an arrival leads to: runs to start, letters to subscriptions by number, each of which ends with it. Those
+    up to `reached` have then got it; None if all have."""
+
+    arrival: Arrival
+    reached: int | None
+    runs: list[NewRun] = []
+    letters: list[tuple[int, Message]] = []
 
 
 class StreamRow(msgspec.Struct, gc=False):
@@ -247,9 +341,13 @@ class Store(Protocol):
 
     # -- workers
 
-    def register(self, worker: WorkerRow, lease: int) -> None:
+    def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
         """Make a worker known, hold its life lock, and give back runs that were set aside because nobody knew
-        their code, or diverged on another build, if this worker's code may do better."""
+        their code, or diverged on another build, if this worker's code may do better.
+
+        The subscriptions that its code declares hold from now on, as this worker says. One that no live worker declares
+        ends with the next worker that comes or goes, if a live one knows its target, or if none has known it for a day.
+        As long as no worker of the app lives all of them stay."""
 
     def beat(self, worker_id: str, lease: int) -> bool:
         """Renew a lease; False if the worker has been declared dead."""
@@ -270,8 +368,8 @@ class Store(Protocol):
     def apps(self) -> list[str]:
         """The apps that have runs, workers or schedules here, by name; for whoever looks at a store without an app's code."""
 
-    def addresses(self) -> list[str]:
-        """Where the engines of live workers can be rung."""
+    def addresses(self, everyone: bool = False) -> list[str]:
+        """Where the engines of live workers can be rung: those of the app, or of all apps."""
 
     # -- runs
 
@@ -280,7 +378,8 @@ class Store(Protocol):
         ended and `replace` says to delete it first."""
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> list[Claimed]:
-        """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs.
+        """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs. The signals of a
+        change take effect in their order; its news become domain events if there is a subscription to their name.
 
         Raises Fenced, with nothing written, if the worker has been declared dead. A run is claimable if nobody
         owns it, its workflow is one of `names`, and either `wake_at` is past or a message waits for it (runs that
@@ -332,7 +431,7 @@ class Store(Protocol):
     def orphans(self, before: int) -> list[RunRow]:
         """Runs due before `before` that nobody owns and whose workflow no live worker knows."""
 
-    def set_aside(self, no: int, reason: str, stuck: str) -> bool:
+    def set_aside(self, no: int, reason: str, stuck: str, news: News | None = None) -> bool:
         """Mark an unowned run STUCK, if it is still unowned."""
 
     # -- schedules
@@ -352,6 +451,28 @@ class Store(Protocol):
         as it is, and none of its runs is created; a run whose id is taken is left alone. The names of those that were
         written."""
 
+    # -- domain events
+
+    def emit(self, emission: Emission) -> bool:
+        """Record a domain event for all subscriptions there are, of all apps, as `commit` does with those of a change.
+        False if there is an event of that id already; then nothing happens."""
+
+    def arrivals(self, limit: int) -> list[Arrival]:
+        """Domain events that subscriptions of this app have yet to get, oldest first."""
+
+    def listeners(self, arrival: Arrival, lookups: Sequence[str], limit: int) -> list[Listener]:
+        """Subscriptions that have yet to get an event, by number, of those with one of these lookups."""
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Carry out each delivery whose arrival is still as it was read; the others are somebody else's. A run whose id
+        is taken is left alone, and so is a subscription that has ended."""
+
+    def domain_event(self, id: str) -> DomainEventRow | None: ...
+
+    def trace(self, correlation: str, limit: int) -> tuple[list[RunRow], list[DomainEventRow]]:
+        """What belongs to one process, of all apps, oldest first: up to `limit` runs with that correlation, or with
+        that id in this app, and up to as many domain events."""
+
 
 class Notifier(Protocol):
     """Push between processes: hints only. A lost hint costs a moment, a needless one costs a look."""
@@ -359,8 +480,8 @@ class Notifier(Protocol):
     def listen(self, on_ring: Callable[[], None]) -> str:
         """Call `on_ring` from some thread whenever an engine should look; the address others ring at."""
 
-    def ring(self) -> None:
-        """Something was put where an engine should look."""
+    def ring(self, everyone: bool = False) -> None:
+        """Something was put where an engine should look: one of this app, or of any."""
 
     def announce(self, run_ids: Iterable[str]) -> None:
         """These runs have changed in a way that somebody may wait for."""
@@ -384,6 +505,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     token: int
     run_no: int
     run_id: str
+    app: str = ""
     workflow: str
     root_id: str
     parent_id: str | None
@@ -396,6 +518,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     stall_timeout: int | None
     pool: str
     data: dict[str, Any]
+    correlation: str = ""
+    quiet: bool = False
     checkpoint: bytes | None = None
     streams_as: int = 0
 
@@ -412,6 +536,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     cancelled: bool = False
     lost: bool = False
     data: dict[str, Any] = {}
+    emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None
     logs: bytes | None = None
 

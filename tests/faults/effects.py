@@ -22,12 +22,14 @@ from holdfast import (
     Schedule,
     chain,
     chord,
+    emit,
     every,
     group,
     hook,
     saga,
     sleep,
     this_step,
+    wait_for_event,
     wf,
 )
 from holdfast.core import events as ev
@@ -430,6 +432,70 @@ async def in_process(n: int) -> int:
     return live_in_process(n)
 
 
+@app.step
+async def announce(n: int) -> int:
+    effect("announce", n)
+    await emit("Announced", {"n": n})
+    return n
+
+
+@app.step(pool="process")
+def announce_in_process(n: int) -> int:
+    effect("announce_in_process", n)
+    app.emit("Announced", {"n": n})
+    return n
+
+
+@app.step
+async def tell_emitter() -> None:
+    """The run `emitter` may go on: whoever executes this has committed that it listens."""
+    effect("tell_emitter")
+    await app.get_run("emitter").asend("ready")
+
+
+@app.workflow
+async def emitter() -> int:
+    await hook("ready")
+    await emit("Begun", 1)
+    return await announce(3)
+
+
+@app.workflow
+async def announcer(n: int) -> int:
+    return announce_in_process(n)
+
+
+@app.on("Begun")
+@app.workflow
+async def on_begun(n: int) -> int:
+    return await add(n, 10)
+
+
+@app.on("Announced", where={"n": 3})
+@app.workflow
+async def on_announced(payload: dict[str, int]) -> int:
+    return await add(payload["n"], 20)
+
+
+@app.on("run.failed")
+@app.workflow
+async def on_failure(facts: dict[str, str]) -> str:
+    await add(0, 0)
+    raise FatalError(f"run {facts['run_id']} has failed, and so has its handler")
+
+
+@app.workflow
+async def listener() -> int:
+    waiting = asyncio.ensure_future(wait_for_event("Announced", where={"n": 3}))
+    await tell_emitter()
+    return int((await waiting)["n"])
+
+
+@app.workflow
+async def failing() -> None:
+    await refuse()
+
+
 if "EFFECTS_SCHEDULE" in os.environ:
     app.schedules.declare(os.environ["EFFECTS_SCHEDULE"], sequence, 1)
 
@@ -447,6 +513,9 @@ SCENARIO = {
     "rounds": (rounds, (2, 0)),
     "caught": (caught, ()),
     "long": (long, (0.15,)),
+    "emitter": (emitter, ()),
+    "listener": (listener, ()),
+    "failing": (failing, ()),
     "paused": (paused, ()),
     "resumes": (resumes, ("paused",)),
 }

@@ -16,7 +16,7 @@ import pytest
 from world import World, open_world
 
 SETTINGS = {"beat": 0.05, "sweep": 0.1, "unknown_after": 0.0, "collect_every": 0.1, "started_after": 0.05}
-CLIENT = {"create", "delete"}
+CLIENT = {"create", "delete", "emit"}
 SEED = int(os.environ.get("HOLDFAST_SEED", "2026"))
 
 

@@ -160,10 +160,12 @@ class World:
         return found
 
     def is_done(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether nothing more will happen: what a run has emitted on its way may still start another."""
         if any(info.queued for info in self.app.schedules.list()):  # looked at first: what leaves a queue is a run
             return False
-        return all(run.status.is_final or run.status == "STUCK" for run in self.app.runs(limit=10_000))
+        before = self.app.runs(limit=10_000)
+        over = all(run.status.is_final or run.status == "STUCK" for run in before)
+        return over and not self.app.store.arrivals(1) and before == self.app.runs(limit=10_000)
 
     def executed(self) -> dict[tuple[str, str, str], int]:
         """How many steps of each kind each run has executed, whatever the number of executions."""

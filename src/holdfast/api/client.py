@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from holdfast.api.domain_events import emit_in_step, encode_event
 from holdfast.api.handles import (
     LogLine,
     Run,
@@ -27,17 +28,27 @@ from holdfast.api.handles import (
 )
 from holdfast.api.hooks import Token, encode_payload, read_token
 from holdfast.api.options import StartOptions, check_call, check_id, to_epoch
+from holdfast.api.tracing import LIMIT, TraceNode, tree_of
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
+from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
 from holdfast.core.registry import Definitions
 from holdfast.core.views import statuses_of, steps_of
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.programs import is_durable
-from holdfast.engine.records import PRIORITY_HEAD_START, HookLetter, RunOptions, control, fingerprint, to_record
+from holdfast.engine.records import (
+    PRIORITY_HEAD_START,
+    HookLetter,
+    RunOptions,
+    control,
+    correlation_of,
+    fingerprint,
+    to_record,
+)
 from holdfast.errors import (
     ArgumentError,
     DecodeError,
@@ -54,7 +65,7 @@ from holdfast.errors import (
     UnknownNameError,
     WrongContextError,
 )
-from holdfast.ports import FINAL, Message, NewRun, Notifier, RunQuery, RunRow, Status, Store
+from holdfast.ports import FINAL, Attempt, Emission, Message, NewRun, Notifier, RunQuery, RunRow, Status, Store
 
 logger = logging.getLogger("holdfast")
 PATIENCE = 2.0
@@ -77,12 +88,12 @@ class Client:
         """A run of its own, or a child of the run whose step calls."""
         context = current_step.get()
         if context is None:
-            return self._create(name, call, options, options.id or str(uuid.uuid4()), None, None, None)
+            return self._create(name, call, options, options.id or str(uuid.uuid4()), None)
         context.touch()
         attempt = context.attempt
         options = options.with_id_in_step(name)
         assert options.id is not None
-        return self._create(name, call, options, options.id, attempt.run_id, attempt.cmd, attempt.root_id)
+        return self._create(name, call, options, options.id, attempt)
 
     def _create(
         self,
@@ -90,9 +101,7 @@ class Client:
         call: bytes,
         options: StartOptions,
         run_id: str,
-        parent: str | None,
-        cmd: str | None,
-        root: str | None,
+        origin: Attempt | None,
     ) -> Run[Any]:
         check_id(run_id)
         now = self.store.now()
@@ -108,12 +117,16 @@ class Client:
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
             max_retries=options.max_retries,
             queue=options.queue or "",
+            quiet=origin is not None and origin.quiet,
         )
         new = NewRun(
             id=run_id, workflow=name, records=[to_record(started)], wake_at=begin_at - options.priority * PRIORITY_HEAD_START,
-            created_at=now, fingerprint=fingerprint(name, call), priority=options.priority, parent_id=parent,
-            parent_cmd=cmd, root_id=root, options=chosen.to_json(), durable=is_durable(self._definitions, name),
+            created_at=now, fingerprint=fingerprint(name, call), priority=options.priority,
+            options=chosen.to_json(), durable=is_durable(self._definitions, name),
         )  # fmt: skip
+        if origin is not None:
+            new.parent_id, new.parent_cmd, new.root_id = origin.run_id, origin.cmd, origin.root_id
+            new.correlation = origin.correlation
         if begin_at > now:
             new.wake_at = begin_at  # a head start must not begin a delayed run early
         taken = self.store.create(new, replace=options.if_exists == "restart")
@@ -140,6 +153,37 @@ class Client:
                 "another id, or give the same arguments",
                 run_id=taken.id,
             )
+
+    # -- domain events
+
+    def emit(self, name: str, payload: object, key: str | None) -> str:
+        """Emit an event that no run causes; one that a step of this app emits is held by it."""
+        check_event_name(name, emitting=True)
+        check_event_key(name, key)
+        step = current_step.get()
+        if step is not None and step.attempt.app == self.app:
+            return emit_in_step(step, name, payload, key)
+        key = key or str(uuid.uuid4())
+        event = event_id(self.app, name, key)
+        self.store.emit(
+            Emission(
+                id=event, name=name, key=key, payload=encode_event(self.codec, name, payload), ts=self.store.now(),
+                correlation=event if step is None else step.attempt.correlation,
+            )
+        )  # fmt: skip
+        self.notifier.ring(everyone=True)
+        return event
+
+    def trace(self, id: str) -> TraceNode:
+        """All of the process that a run or a domain event belongs to."""
+        row = self.store.get(id)
+        event = self.store.domain_event(id) if row is None else None
+        if row is None and event is None:
+            raise RunNotFoundError(
+                f"no run and no domain event {id!r} in app {self.app!r} on {self.store.url}", run_id=id
+            )
+        correlation = correlation_of(row) if row is not None else event.correlation if event is not None else ""
+        return tree_of(correlation, *self.store.trace(correlation, LIMIT))
 
     # -- waiting
 
@@ -466,13 +510,19 @@ class Client:
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
-            fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=row.options,
+            fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=self._options_of_fork(row),
             attributes=[(f"data.{key}", value.decode(errors="replace"), value) for key, value in data.items()],
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
         self.notifier.ring()
         return Run(self, new_id)
+
+    def _options_of_fork(self, row: RunRow) -> bytes:
+        """Those of the run, but no domain event has started it."""
+        options = msgspec.json.decode(row.options, type=RunOptions)
+        options.event = ""
+        return options.to_json()
 
     def _input(self, name: str, args: tuple[Any, ...]) -> Raw:
         if not isinstance(args, tuple):

@@ -15,8 +15,10 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api import calls
+from holdfast.api.domain_events import emit_now, wait_for_event
 from holdfast.api.hooks import ask_hook
 from holdfast.core.context import StepContext, current_step
+from holdfast.core.domain import Where
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
 from holdfast.durations import Duration, to_us
@@ -73,7 +75,7 @@ def _only_workflow(name: str) -> NoReturn:
 
 
 class WorkflowContext:
-    """The running workflow. In a step, `identity`, `set_data` and `get_data` work; outside a run everything works
+    """The running workflow. In a step, `identity`, `set_data`, `get_data` and `emit` work; outside a run everything works
     on a throw-away context."""
 
     @property
@@ -191,6 +193,16 @@ class WorkflowContext:
     def hook(self, name: str, *, timeout: Duration | None = None, key: str | None = None) -> Any:
         """The plain-call form of `await hook(...)`."""
         return calls.wait(ask_hook(name, timeout, key, None))
+
+    def wait_for_event(
+        self, name: str, *, where: Where | None = None, timeout: Duration | None = None, payload: Any = None
+    ) -> Any:
+        """The plain-call form of `await wait_for_event(...)`."""
+        return calls.wait(wait_for_event(name, where=where, timeout=timeout, payload=payload))
+
+    def emit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
+        """The plain-call form of `await emit(...)`."""
+        return emit_now(name, payload, key)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         """Wait in a plain call for anything that can be awaited."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
 
 from holdfast.api.own_thread import in_own_thread
+from holdfast.api.tracing import TraceNode
 from holdfast.durations import Duration
+from holdfast.engine.records import correlation_of
 from holdfast.ports import RunRow, Status, StepState
 
 if TYPE_CHECKING:
@@ -251,6 +253,15 @@ class Run(Generic[R]):
         """The runs that it has started, oldest first."""
         return self._client.children(self.id)
 
+    @property
+    def correlation(self) -> str:
+        """The process that it belongs to: the same for all that led to it by children and domain events."""
+        return correlation_of(self._fetch())
+
+    def trace(self) -> TraceNode:
+        """The process that it belongs to, as a tree: runs, the domain events they emit, the runs those start."""
+        return self._client.trace(self.id)
+
     def send(self, name: str, payload: object = None, *, key: str | None = None) -> None:
         """Answer a hook. A payload that comes before the workflow asks is kept, in order."""
         self._client.send(self.id, name, payload, key or "")
@@ -323,6 +334,9 @@ class Run(Generic[R]):
 
     async def achildren(self) -> list[Run[Any]]:
         return await asyncio.to_thread(self.children)
+
+    async def atrace(self) -> TraceNode:
+        return await asyncio.to_thread(self.trace)
 
     async def asend(self, name: str, payload: object = None, *, key: str | None = None) -> None:
         await asyncio.to_thread(functools.partial(self.send, name, payload, key=key))

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.api.calls import Call
 from holdfast.codec import Codec
 from holdfast.core.context import current_step
+from holdfast.core.domain import Scalar
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
 from holdfast.core.pending import PendingHook
@@ -26,33 +27,33 @@ KEY_LIMIT = 200  # what the store keeps of a value to find runs by
 _models: dict[str, Any] = {}
 
 
-class HookCall(Call[M]):
-    """A hook that was asked for: await it for the payload. `token` is what a link to answer it carries."""
+class Answer(Call[M]):
+    """Something from outside that was asked for: await it for the payload."""
 
-    __slots__ = ("_hook", "_key", "_model", "_name", "_timeout")
+    __slots__ = ("_hook", "_key", "_model", "_name", "_timeout", "_where")
+    _nobody = "nobody answered hook"
 
-    def __init__(self, execution: Execution, name: str, timeout: int | None, key: str, model: Any) -> None:
-        super().__init__(execution, self._open, f"hook {name!r}")
+    def __init__(
+        self,
+        execution: Execution,
+        name: str,
+        timeout: int | None,
+        key: str,
+        model: Any,
+        where: dict[str, Scalar] | None = None,
+    ) -> None:
+        super().__init__(execution, self._open, f"{'hook' if where is None else 'wait_for_event'} {name!r}")
         self._name = name
         self._timeout = timeout
         self._key = key
         self._model = model
+        self._where = where
         self._hook: PendingHook | None = None
-
-    @property
-    def token(self) -> str:
-        """Signed, for this hook alone, good for one answer and until the hook's timeout (else 30 days)."""
-        hook = self._ask()
-        expires = self._execution.loop.now + (self._timeout or TOKEN_LIFETIME)
-        return make_token(
-            self._execution.secret,
-            Token(self._execution.app, self._execution.run_id, self._name, self._key, hook.cmd, expires),
-        )
 
     def _ask(self) -> PendingHook:
         if self._hook is None:
             expires = None if self._timeout is None else self._execution.loop.now + self._timeout
-            self._hook = self._execution.ask_hook(self._name, self._key, expires)
+            self._hook = self._execution.ask_hook(self._name, self._key, expires, self._where)
         return self._hook
 
     def _open(self) -> Future[Any]:
@@ -64,7 +65,7 @@ class HookCall(Call[M]):
         def expire() -> None:
             if not answer.done():
                 waiting.cancel()
-                what = f"nobody answered hook {self._name!r} within {in_words(self._timeout or 0)}"
+                what = f"{self._nobody} {self._name!r} within {in_words(self._timeout or 0)}"
                 answer.set_exception(TimeoutError(what))
 
         def arrived(payload: Any) -> None:
@@ -89,22 +90,42 @@ class HookCall(Call[M]):
         return answer
 
 
-def ask_hook(name: str, timeout: Duration | None, key: str | None, model: Any) -> HookCall[Any]:
+class HookCall(Answer[M]):
+    """A hook that was asked for: await it for the payload. `token` is what a link to answer it carries."""
+
+    __slots__ = ()
+
+    @property
+    def token(self) -> str:
+        """Signed, for this hook alone, good for one answer and until the hook's timeout (else 30 days)."""
+        hook = self._ask()
+        expires = self._execution.loop.now + (self._timeout or TOKEN_LIFETIME)
+        return make_token(
+            self._execution.secret,
+            Token(self._execution.app, self._execution.run_id, self._name, self._key, hook.cmd, expires),
+        )
+
+
+def run_that_waits(what: str) -> Execution:
+    """The run whose code asks for something from outside; steps and runs without a history can't."""
     loop = running()
     if loop is None:
         if current_step.get() is not None:
             raise WrongContextError(
-                f"hook({name!r}) in a step: a step can't wait for an answer; move the hook to the workflow and pass the "
-                "payload to the step"
+                f"{what} in a step: a step can't wait for an answer; move it to the workflow and pass the payload to the step"
             )
-        raise WrongContextError(f"hook({name!r}) works in a run; in a test, use holdfast.testing.TestApp")
-    if not loop.execution.durable:
-        raise WrongContextError(
-            f"hook({name!r}) needs a history, and this workflow has durable=False; make it durable=True"
-        )
+        raise WrongContextError(f"{what} works in a run; in a test, use holdfast.testing.TestApp")
+    execution: Execution = loop.execution
+    if not execution.durable:
+        raise WrongContextError(f"{what} needs a history, and this workflow has durable=False; make it durable=True")
+    return execution
+
+
+def ask_hook(name: str, timeout: Duration | None, key: str | None, model: Any) -> HookCall[Any]:
+    execution = run_that_waits(f"hook({name!r})")
     _check_address(name, key)
     us = None if timeout is None else to_us(timeout, "timeout")
-    return HookCall(loop.execution, name, us, key or "", model if model is not None else _models.get(name))
+    return HookCall(execution, name, us, key or "", model if model is not None else _models.get(name))
 
 
 def hook(name: str, *, timeout: Duration | None = None, key: str | None = None) -> HookCall[Any]:

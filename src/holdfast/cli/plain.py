@@ -1,18 +1,16 @@
-"""Recorded values as plain JSON, read without the classes they were made of. A type's tag is dropped and what it
-holds is kept: this is for people and for `jq`, never for giving a value back to code."""
+"""Recorded values as people read them, with or without the app's own codec."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from holdfast.codec import Codec
+from holdfast.codec.plain import error_facts, untagged
 from holdfast.errors import ValueCodecError
 
 Data = bytes | memoryview | Raw
@@ -30,7 +28,7 @@ class Reader:
         found = msgspec.json.decode(bytes(data))
         if isinstance(found, dict) and found.get("$") == "x":
             return self._sealed(bytes(data), found)
-        return _untagged(found)
+        return untagged(found)
 
     def error(self, data: Data | None) -> dict[str, Any] | None:
         found = self.value(data)
@@ -43,12 +41,6 @@ class Reader:
             return f"<sealed by {', '.join(map(str, envelope.get('t', [])))}>"
 
 
-def error_facts(record: dict[str, Any]) -> dict[str, Any]:
-    kind = str(record.get("type", ""))
-    facts = {"type": kind.partition(":")[2] or kind, "message": str(record.get("message", ""))}
-    return facts | ({"traceback": record["traceback"]} if record.get("traceback") else {})
-
-
 _OURS = re.compile(r'  File "[^"\n]*/holdfast/(?:api|core|engine|executors|codec)/[^\n]*\n(?:    [^\n]*\n?)*')
 _REMOTE = re.compile(r'^holdfast\.[\w.]*RemoteTraceback: ?\n?"""\n(.*?)^"""\n?', re.M | re.S)
 
@@ -56,40 +48,6 @@ _REMOTE = re.compile(r'^holdfast\.[\w.]*RemoteTraceback: ?\n?"""\n(.*?)^"""\n?',
 def own_frames(traceback: str) -> str:
     """A traceback without the lines that are not the user's own. JSON keeps it whole."""
     return _OURS.sub("", _REMOTE.sub(r"\1", traceback)).rstrip()
-
-
-def _untagged(data: Any) -> Any:
-    if isinstance(data, list):
-        return [_untagged(item) for item in data]
-    if not isinstance(data, dict):
-        return data
-    if "$" not in data:
-        return {key: _untagged(item) for key, item in data.items()}
-    tag, held = data["$"], data.get("v")
-    try:
-        return _READERS[tag](held) if tag in _READERS else _untagged(held)
-    except Exception:  # a tag of another version, or a damaged one: shown as it is
-        return data
-
-
-def _mapping(pairs: list[list[Any]]) -> Any:
-    plain = [[_untagged(key), _untagged(value)] for key, value in pairs]
-    if all(isinstance(key, str | int | float | bool | None) for key, _ in plain):
-        return {key if isinstance(key, str) else json.dumps(key): value for key, value in plain}
-    return plain
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "map": _mapping,
-    "OrderedDict": _mapping,
-    "int": lambda held: int(held, 0),
-    "str": lambda held: held.encode("ascii").decode("unicode_escape").encode(errors="replace").decode(),
-    "timedelta": lambda held: str(dt.timedelta(*held)),
-    "complex": lambda held: f"{_untagged(held[0])}+{_untagged(held[1])}j",
-    "Fraction": lambda held: f"{_untagged(held[0])}/{_untagged(held[1])}",
-    "exc": error_facts,
-    "pickle": lambda held: "<a pickle>",
-}
 
 
 def as_text(value: Any) -> str:

@@ -11,6 +11,7 @@ from holdfast.codec.chain import Chain, SignedPickle, Transform
 from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in, type_name
 from holdfast.codec.hints import CallHints, Conformer
 from holdfast.codec.paths import Misfit, explain, show
+from holdfast.codec.plain import error_facts, untagged
 from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
 from holdfast.codec.values import READERS, Tagger, mend_text, refusal
@@ -68,6 +69,19 @@ class Codec:
             return self._conformer.converter(hint)(data)
         except (Misfit, RecursionError) as exc:
             raise DecodeError(explain(exc, "value")) from exc.__cause__
+
+    def plain(self, data: Data) -> Any:
+        """What `encode` wrote as plain JSON, without its types."""
+        try:
+            return untagged(self._read(data)[0])
+        except (Misfit, RecursionError) as exc:
+            raise DecodeError(explain(exc, "value")) from exc.__cause__
+
+    def error_text(self, data: Data) -> str:
+        """What `encode_error` wrote, on one line: the exception's name and message."""
+        record = self.plain(data)
+        facts = error_facts(record) if isinstance(record, dict) else {"type": "", "message": ""}
+        return f"{facts['type']}: {facts['message']}"
 
     def hints_for(self, fn: Callable[..., Any], without: Collection[str] = ()) -> CallHints:
         """What `fn`'s annotations ask for; the classes they reach may be recorded from now on. Parameters `without`

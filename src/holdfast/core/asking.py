@@ -6,6 +6,7 @@ recorded only when something becomes of it, so all steps of one cause are matche
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import random
 import uuid
@@ -19,6 +20,7 @@ from msgspec import Raw
 from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
+from holdfast.core.domain import Scalar, event_id
 from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop, running
 from holdfast.core.matching import Asked, Ledger, Match, Recorded, describe, match_all, match_one
 from holdfast.core.memo import Child, Memo, origin_of
@@ -74,6 +76,7 @@ class Asking:
         self._warned: set[tuple[str, bytes]] = set()
         self._mailbox: dict[tuple[str, str], deque[ev.HookReceived]] = {}
         self._answered: set[str] = set()
+        self._emissions: dict[tuple[str, bytes], int] = {}
         self._patches: dict[str, bool] = {}
         self._seed = 0
         self._random: random.Random | None = None
@@ -136,9 +139,11 @@ class Asking:
 
     def _closed(self, hook: PendingHook) -> None:
         """Nobody is to answer it any more. On replay that has been said, unless it was opened only now."""
-        others = any((other.name, other.key) == (hook.name, hook.key) for other in self.hooks.values())
+        others = hook.where is None and any(
+            (other.name, other.key) == (hook.name, hook.key) for other in self.hooks.values()
+        )
         if (self._is_live or hook.is_new) and not (hook.key and others):
-            self.new_commands.append(co.CloseHook(cmd=hook.cmd, name=hook.name, key=hook.key))
+            self.new_commands.append(co.CloseHook(cmd=hook.cmd, name=hook.name, key=hook.key, where=hook.where))
 
     def ask_step(
         self,
@@ -326,8 +331,8 @@ class Asking:
             reason = f"run {self.run_id} no longer waits for it"
             self.new_commands.append(co.CancelChild(cmd=cmd, child_id=child.child_id, reason=reason))
 
-    def ask_hook(self, name: str, key: str, expires: int | None) -> PendingHook:
-        """Wait for a payload; one that came early is there at once."""
+    def ask_hook(self, name: str, key: str, expires: int | None, where: dict[str, Scalar] | None = None) -> PendingHook:
+        """Wait for a payload; one that came early is there at once. With `where`, for that of a domain event."""
         self._refuse_if_evicted()
         address = msgspec.json.encode(key) if key else b"{}"
         found = self._answer_to("h", name, address, "")
@@ -342,11 +347,14 @@ class Asking:
                     key=key,
                     args=Raw(address),
                     expires=expires,
+                    where=where,
                 )
             )
-            self.new_commands.append(co.OpenHook(cmd=cmd, name=name, key=key))
+            self.new_commands.append(co.OpenHook(cmd=cmd, name=name, key=key, where=where))
+        elif isinstance(found.recorded.event, ev.HookOpened):  # others know it as it was when it was opened
+            key, where = found.recorded.event.key, found.recorded.event.where
         future: Future[Raw] = Future(self.loop, lambda: self._close_hook(cmd))
-        hook = PendingHook(cmd, name, key, future, expires, found.recorded is None)
+        hook = PendingHook(cmd, name, key, future, expires, found.recorded is None, where)
         self.hooks[cmd] = hook
         # In order of arrival: what came before this history, what earlier attempts received, what came since.
         waiting = self._mailbox.get((name, key))
@@ -380,6 +388,30 @@ class Asking:
         if found.recorded is None:
             self._append(ev.Streamed(ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, args=item))
             self.new_commands.append(co.StreamItem(cmd=found.cmd, item=item))
+
+    def emit(self, name: str, payload: Raw, key: str | None) -> str:
+        """Emit a domain event; its id. Without a key of its own it is the same event in every attempt of the run that
+        emits the same payload as often."""
+        self._refuse_if_evicted()
+        found = self._answer_to("e", name, bytes(payload), "")
+        if found.recorded is not None:
+            payload = Raw(found.recorded.args)
+        look = (name, bytes(payload))
+        nth = self._emissions[look] = self._emissions.get(look, 0) + 1
+        if found.recorded is not None and isinstance(found.recorded.event, ev.EventEmitted):
+            return found.recorded.event.event
+        if key is None:
+            assert self._beginning is not None
+            digest = hashlib.sha256(payload).hexdigest()[:16]
+            key = f"{self.run_id}:{self.mark}:{self._beginning.seq}:{digest}:{nth}"
+        event = event_id(self.app, name, key)
+        self._append(
+            ev.EventEmitted(
+                ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, name=name, args=payload, key=key, event=event
+            )
+        )
+        self.new_commands.append(co.EmitEvent(cmd=found.cmd, name=name, key=key, payload=payload))
+        return event
 
     # -- what a composition decides
 

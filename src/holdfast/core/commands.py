@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
+from holdfast.core.domain import Scalar
 from holdfast.core.events import NO_ARGS
 
 
@@ -59,15 +60,25 @@ class CancelChild(Command, kw_only=True, gc=False):
 
 
 class OpenHook(Command, kw_only=True, gc=False):
-    """Make a hook's key known to others, until it is answered or dropped."""
+    """Make a hook's key known to others, until it is answered or dropped. With `where` it waits for a domain event."""
 
     name: str
     key: str
+    where: dict[str, Scalar] | None = None
 
 
 class CloseHook(Command, kw_only=True, gc=False):
     name: str
     key: str
+    where: dict[str, Scalar] | None = None
+
+
+class EmitEvent(Command, kw_only=True, gc=False):
+    """Tell a domain event to all who listen. The same key again is the same event."""
+
+    name: str
+    key: str
+    payload: Raw
 
 
 class PublishData(Command, kw_only=True, gc=False):

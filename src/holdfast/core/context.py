@@ -39,6 +39,7 @@ class StepContext:
         "children",
         "codec",
         "data",
+        "emitted",
         "on_log",
         "on_progress",
         "report",
@@ -52,6 +53,7 @@ class StepContext:
         self.report = report
         self.data: dict[str, Raw] = attempt.data
         self.writes: dict[str, Raw] = {}
+        self.emitted: list[tuple[str, str, bytes]] = []
         self.checkpoint: bytes | None = attempt.checkpoint
         self.cancelled = False
         self.on_progress: Callable[[], None] | None = None
@@ -65,6 +67,12 @@ class StepContext:
         self.children[workflow] += 1
         key = self.attempt.idempotency_key.removeprefix(f"{self.attempt.run_id}:")
         return child_run_id(self.attempt.run_id, workflow, key, 1, str(self.children[workflow]))
+
+    def emit(self, name: str, payload: bytes, key: str | None) -> str:
+        """Hold a domain event until this attempt has succeeded; its key."""
+        key = key or f"{self.attempt.idempotency_key}:{len(self.emitted) + 1}"
+        self.emitted.append((name, key, payload))
+        return key
 
     def touch(self) -> None:
         """A sign of life: where a plain step learns that it was cancelled, and stops being stalled."""

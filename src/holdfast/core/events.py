@@ -16,6 +16,8 @@ from typing import ClassVar, TypeAlias
 import msgspec
 from msgspec import Raw
 
+from holdfast.core.domain import Scalar
+
 NULL = Raw(b"null")
 NO_ARGS = Raw(b"{}")
 
@@ -90,10 +92,19 @@ class StepOutcome(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=Fals
     undoes: str = ""
 
 
+class Emitted(msgspec.Struct, kw_only=True, gc=False):
+    """A domain event that a step has emitted."""
+
+    name: str
+    key: str
+    payload: Raw
+
+
 class StepCompleted(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     delivered: ClassVar[bool] = True
     result: Raw = NULL
     data: dict[str, Raw] = {}
+    emitted: tuple[Emitted, ...] = ()
 
 
 class StepFailed(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -133,13 +144,15 @@ class ChildCancelled(ChildOutcome, kw_only=True, omit_defaults=True, tag=True, g
 
 
 class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """A payload for the hook `name` (and `key`), kept in order until the workflow asks."""
+    """A payload for the hook `name` (and `key`), kept in order until the workflow asks. `event` is the domain event
+    that it comes from, if the hook waits for one."""
 
     delivered: ClassVar[bool] = True
     name: str
     key: str = ""
     payload: Raw = NULL
     token: str = ""
+    event: str = ""
 
 
 class CancelRequested(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -169,8 +182,11 @@ class ChildAwaited(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=Fal
 
 
 class HookOpened(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """With `where` it is answered by the first domain event of its name that has these values."""
+
     key: str = ""
     expires: int | None = None
+    where: dict[str, Scalar] | None = None
 
 
 class DataSet(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -203,6 +219,13 @@ class StepRefused(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=Fals
 
 class Streamed(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The workflow gave an item, `args`, to those who watch."""
+
+
+class EventEmitted(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The workflow emitted a domain event of that name; `args` is its payload and `event` its id."""
+
+    key: str
+    event: str
 
 
 # -- notes
@@ -293,6 +316,7 @@ AnyEvent: TypeAlias = (
     | Planned
     | StepSkipped
     | StepRefused
+    | EventEmitted
     | StepStarted
     | StepRetrying
     | StepLost

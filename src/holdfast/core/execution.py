@@ -138,7 +138,9 @@ class Execution(Asking):
         """Ask again for what is under way: whoever was at it is gone."""
         self.new_commands += [s.command for cmd, s in self.steps.items() if cmd not in self._reused]
         if self._beginning is not None and self._beginning.forked_from:  # another run has opened these hooks
-            self.new_commands += [co.OpenHook(cmd=h.cmd, name=h.name, key=h.key) for h in self.hooks.values()]
+            self.new_commands += [
+                co.OpenHook(cmd=h.cmd, name=h.name, key=h.key, where=h.where) for h in self.hooks.values()
+            ]
 
     def take(self) -> tuple[list[ev.Event], list[co.Command]]:
         """What is new since the last call: events to commit, then commands to act on."""
@@ -160,7 +162,7 @@ class Execution(Asking):
         reasons = [
             f"retry of step {step.command.name!r} (attempt {step.command.attempt})" for step in self.steps.values()
         ]
-        reasons += [f"hook {hook.name!r}" + (f" key {hook.key!r}" if hook.key else "") for hook in self.hooks.values()]
+        reasons += map(str, self.hooks.values())
         reasons += [f"child {child.child_id!r}" for child in self.children.values() if child.waited]
         if self._loop is not None and (timer := self._loop.next_due()) is not None:
             reasons.append("sleep" if timer.sleep else "timeout")
@@ -199,6 +201,7 @@ class Execution(Asking):
             self.attempt = event.attempt
         first = self._beginning
         self._random = None
+        self._emissions.clear()
         loop = self._loop = WorkflowLoop(self.greenlets, event.ts)  # type: ignore[abstract]
         loop.execution = self
         loop.on_error = self._background_error

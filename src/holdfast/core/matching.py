@@ -47,6 +47,7 @@ KINDS = {
     "StepStarted": "s", "StepRetrying": "s", "StepLost": "s", "StepCompleted": "s", "StepFailed": "s",
     "StepCancelled": "s", "OutcomeReused": "r", "ChildStarted": "c", "ChildAwaited": "w", "HookOpened": "h", "DataSet": "d",
     "TimeRead": "n", "Patched": "p", "Streamed": "o", "Planned": "g", "StepSkipped": "k", "StepRefused": "x",
+    "EventEmitted": "e",
 }  # fmt: skip
 WORDS = {
     "s": "step",
@@ -60,6 +61,7 @@ WORDS = {
     "g": "plan",
     "k": "skipped step",
     "x": "refused step",
+    "e": "emit",
 }
 
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core import commands as co
+from holdfast.core.domain import Scalar
 from holdfast.core.loop import Future
 from holdfast.core.matching import Asked
 
@@ -72,3 +73,9 @@ class PendingHook(msgspec.Struct):
     future: Future[Raw]
     expires: int | None
     is_new: bool
+    where: dict[str, Scalar] | None = None
+
+    def __str__(self) -> str:
+        if self.where is None:
+            return f"hook {self.name!r}" + (f" key {self.key!r}" if self.key else "")
+        return f"event {self.name!r}" + (f" where {self.where}" if self.where else "")

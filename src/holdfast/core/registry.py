@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from holdfast.codec import Codec
 from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
+from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.ports import ScheduleRow
 
@@ -27,6 +28,9 @@ class Definitions(Protocol):
     def known_names(self) -> list[str]: ...
 
     def declared_schedules(self) -> list[ScheduleRow]: ...
+
+    def subscribers(self) -> list[Subscriber]:
+        """What domain events start."""
 
     def use_store(self, url: str) -> None: ...
 

@@ -12,6 +12,7 @@ from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.definitions import StepOptions
 from holdfast.engine.owned import OwnedRun
+from holdfast.engine.records import emitted_by
 from holdfast.errors import ValueCodecError, WorkerLostError
 from holdfast.ports import Outcome
 
@@ -126,6 +127,7 @@ class RunWithSteps(OwnedRun, abc.ABC):
                     ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
                     attempt=command.attempt, worker=self.me.worker, started=outcome.started, undoes=command.undoes,
                     result=Raw(outcome.result), data={k: Raw(v) for k, v in outcome.data.items()},
+                    emitted=emitted_by(outcome),
                 ),
                 now,
             )  # fmt: skip

@@ -21,6 +21,7 @@ from holdfast.core.execution import Execution
 from holdfast.core.pending import FLAGS
 from holdfast.durations import in_words
 from holdfast.engine.attempts import RunWithSteps
+from holdfast.engine.domain_events import emission_of, news_of, wait_of
 from holdfast.engine.owned import HELD, Delivery
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
@@ -34,6 +35,7 @@ from holdfast.engine.records import (
     ask_child,
     child_message,
     control,
+    correlation_of,
     fingerprint,
     not_a_child,
     outcome_message,
@@ -46,7 +48,7 @@ from holdfast.errors import (
     WorkerLostError,
     WorkflowBlocked,
 )
-from holdfast.ports import Change, Letter, Message, NewRun, Status
+from holdfast.ports import Change, Letter, Message, NewRun, Status, Unsubscription
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -348,9 +350,13 @@ class LiveRun(RunWithSteps):
         if self.row.durable:
             self._change.records += [to_record(event) for event in events]
         for event in events:
-            if isinstance(event, ev.StepCompleted) and event.data:
+            if isinstance(event, ev.StepCompleted):
                 for key, value in event.data.items():
                     self._publish(key, value)
+                for one in event.emitted:
+                    self._emit(one.name, one.key, one.payload, event.cmd, event.ts)
+            elif isinstance(event, ev.StepFailed):
+                self._tell(event)
         for command in commands:
             if not self.released:
                 self._carry_out(command, now)
@@ -373,18 +379,30 @@ class LiveRun(RunWithSteps):
         elif isinstance(command, co.CancelChild):
             change.messages.append(control(command.child_id, "cancel", command.reason))
         elif isinstance(command, co.OpenHook | co.CloseHook):
-            if command.key:
+            if command.where is not None:
+                opened = isinstance(command, co.OpenHook)
+                change.signals.append(wait_of(command) if opened else Unsubscription(cmd=command.cmd))
+            elif command.key:
                 self._publish_key(command.key)
+        elif isinstance(command, co.EmitEvent):
+            self._emit(command.name, command.key, command.payload, command.cmd, now)
         elif isinstance(command, co.StreamItem):
             self.stream(command.cmd, self.row.attempt, now, bytes(command.item))
         elif isinstance(command, co.PublishData):
             self._publish(command.key, command.value)
+
+    def _emit(self, name: str, key: str, payload: Raw, cmd: str, now: int) -> None:
+        self._change.signals.append(emission_of(self.row, self.options, name, key, bytes(payload), cmd, now))
+
+    def _tell(self, event: ev.Event) -> None:
+        self._change.news += news_of(self.row, self.options, event, self.codec)
 
     def _child(self, command: co.StartChild, now: int) -> NewRun:
         options = RunOptions(
             timeout=command.options.get("timeout"),  # type: ignore[arg-type]
             max_retries=command.options.get("max_retries"),  # type: ignore[arg-type]
             notify=command.waited,
+            quiet=self.options.quiet,
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
@@ -396,7 +414,7 @@ class LiveRun(RunWithSteps):
             id=command.child_id, workflow=command.name, records=[to_record(started)],
             wake_at=now + delay - head_start, created_at=now, fingerprint=fingerprint(command.name, bytes(command.args)),
             priority=priority, parent_id=self.row.id, parent_cmd=command.cmd, root_id=self.row.root_id or self.row.id,
-            options=options.to_json(), durable=bool(command.options.get("durable", True)),
+            correlation=correlation_of(self.row), options=options.to_json(), durable=bool(command.options.get("durable", True)),
             if_taken=self._refusal(command) if "id" in command.options and not command.again else None,
         )  # fmt: skip
 
@@ -419,7 +437,9 @@ class LiveRun(RunWithSteps):
         if isinstance(body, HookLetter):
             if not (body.token and self.execution.was_answered(body.token)):
                 self._deliver(
-                    ev.HookReceived(ts=now, name=body.name, key=body.key, payload=body.payload, token=body.token),
+                    ev.HookReceived(
+                        ts=now, name=body.name, key=body.key, payload=body.payload, token=body.token, event=body.event
+                    ),
                     now,
                 )
         elif isinstance(body, ChildLetter):
@@ -471,7 +491,7 @@ class LiveRun(RunWithSteps):
             ev.StepCompleted(
                 ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
                 attempt=body.attempt, worker=body.worker, started=body.started, undoes=command.undoes,
-                result=body.result, data=body.data,
+                result=body.result, data=body.data, emitted=body.emitted,
             ),
             now,
         )  # fmt: skip
@@ -496,6 +516,7 @@ class LiveRun(RunWithSteps):
         retain = self._retain
         if self.row.parent_id and self.options.notify:
             self._change.messages.append(child_message(self.row, end))
+        self._tell(end)
         self._leave(
             {
                 "status": status, "reason": "", "wake_at": None, "finished_at": now, "end_seq": end.seq, "losses": 0,
@@ -543,6 +564,7 @@ class LiveRun(RunWithSteps):
         else:
             event = ev.RunStuck(seq=self._last_committed + 1, ts=now, reason=str(error), error=encoded)
             self._change.records.append(to_record(event))
+            self._tell(event)
             logger.error("run %s is set aside: %s", self.row.id, error, extra=self.log_fields)
             self._leave({"status": Status.STUCK, "held": 1, "reason": str(error), "stuck": stuck, "wake_at": None})
 

@@ -106,7 +106,7 @@ class OwnedRun:
         change = self._change
         return bool(
             change.records or change.columns or change.consumed or change.messages or change.attributes or change.children
-            or change.dropped_attributes or change.streamed
+            or change.dropped_attributes or change.streamed or change.signals or change.news
         )  # fmt: skip
 
     def take_change(self) -> Change:

@@ -22,13 +22,15 @@ import msgspec
 
 from holdfast import failpoints
 from holdfast.core import commands as co
+from holdfast.core import events as ev
 from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions, is_own
+from holdfast.engine.domain_events import Postman, has_emitted, news_of, subscription_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.health import Health, Pulse
 from holdfast.engine.live import LiveRun
 from holdfast.engine.owned import Identity
-from holdfast.engine.records import PRIORITY_HEAD_START, outcome_message
+from holdfast.engine.records import PRIORITY_HEAD_START, RunOptions, correlation_of, outcome_message
 from holdfast.engine.ticks import Ticks
 from holdfast.errors import EncodeError, Fenced, StoreError, UnknownNameError
 from holdfast.logs import install
@@ -112,6 +114,8 @@ class Engine:
         self._guard = Guard(self.settings.patience)
         self._look = True  # something may wait to be claimed
         self._mail = False  # letters may have come for runs that are ours
+        self._events = True  # domain events may have come for this app
+        self._postman = Postman(store, app.codec)
         self._parked_due: int | None = None
         self._due_unknown = False  # somebody else may have parked or created a run
         self._next_park = float("inf")
@@ -191,6 +195,7 @@ class Engine:
                 names=self.names, schedules=self.ticks.names, address=self._address,
             ),
             round(self.settings.lease * 1_000_000),
+            [subscription_of(subscriber) for subscriber in self.app.subscribers()],
         )  # fmt: skip
         self.me.worker = worker_id
         self._is_registered = True
@@ -249,6 +254,8 @@ class Engine:
             self._tick(now)
             if self._claims_unknown:
                 self._find_claimed()
+            if self._events:
+                self._deliver_events()
             if self._mail:
                 self._read_letters()
             self._wake_due(now)
@@ -267,7 +274,7 @@ class Engine:
     def _is_busy(self) -> bool:
         """Whether there is something to do before anything arrives."""
         ticks = self.ticks.unknown and not self._stopping
-        return bool(self._ready or self._mail or ticks or (self._look and self._has_room()))
+        return bool(self._ready or self._mail or self._events or ticks or (self._look and self._has_room()))
 
     def _drain(self) -> None:
         """Take all that has arrived; sleep if nothing is to be done before something does."""
@@ -308,7 +315,7 @@ class Engine:
 
     def _arrived(self, what: Any) -> None:
         if what is _RING:
-            self._look = self._mail = True
+            self._look = self._mail = self._events = True
             self.ticks.look()
         elif isinstance(what, Outcome):
             self._outcome(what)
@@ -372,7 +379,7 @@ class Engine:
             return
         self._next_sweep = mono + self.settings.sweep
         self._last_sweep = self._check_gap(self._last_sweep or self.store.now(), self.settings.sweep)
-        self._look = self._mail = True
+        self._look = self._mail = self._events = True
         self.ticks.look()
         try:
             for worker_id in self.store.bury(self.me.worker, by_lease=self.store.now() >= self._judge_from):
@@ -409,7 +416,10 @@ class Engine:
                 f"no live worker of app {self.app.name!r} knows {row.workflow!r}; known: {', '.join(known)}. Start a worker "
                 "whose code defines it, and the run goes on by itself"
             )
-            if self.store.set_aside(row.no, reason, "unknown"):
+            options = msgspec.json.decode(row.options, type=RunOptions)
+            stuck = ev.RunStuck(seq=self.store.now(), ts=self.store.now(), reason=reason)
+            (news,) = news_of(row, options, stuck, self.app.codec) or (None,)
+            if self.store.set_aside(row.no, reason, "unknown", news):
                 logger.error("run %s is set aside: %s", row.id, reason)
                 self._announce([row.id])
 
@@ -424,6 +434,18 @@ class Engine:
             live = self.runs.get(letter.run_no)
             if live is not None and live.add_letter(letter):
                 self._make_ready(live)
+
+    def _deliver_events(self) -> None:
+        """Bring domain events to those of this app who listen: runs to start, runs that wait."""
+        try:
+            self._events = self._postman.deliver()
+        except StoreError as error:
+            self._back_off("delivering events", error)
+            return
+        if self._events:
+            self._look = self._mail = True
+            if self._has_peers:
+                self._ring()
 
     def _wake_due(self, now: int) -> None:
         while self._due and self._due[0][0] <= now:
@@ -639,8 +661,9 @@ class Engine:
             return
         token = next(self._tokens)
         attempt = Attempt(
-            token=token, run_no=live.row.no, run_id=live.row.id, workflow=live.row.workflow,
-            root_id=live.row.root_id or live.row.id, parent_id=live.row.parent_id, cmd=command.cmd, step=command.name,
+            token=token, run_no=live.row.no, run_id=live.row.id, app=live.row.app, workflow=live.row.workflow,
+            root_id=live.row.root_id or live.row.id, parent_id=live.row.parent_id, correlation=correlation_of(live.row),
+            quiet=live.options.quiet, cmd=command.cmd, step=command.name,
             args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
             idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
@@ -688,6 +711,9 @@ class Engine:
             self._announce(news)
         if self._has_peers and any(change.children or change.messages or live.released for live, change in changes):
             self._ring()
+        if any(has_emitted(change) for _, change in changes):
+            self._events = True
+            self._ring(everyone=True)
         for live, change in changes:
             if live.options.schedule and change.columns.get("status") in FINAL:
                 self.ticks.look()  # a tick may wait for this end
@@ -699,9 +725,9 @@ class Engine:
         failpoints.hit("engine.before_announce")
         self.notifier.announce(run_ids)
 
-    def _ring(self) -> None:
+    def _ring(self, everyone: bool = False) -> None:
         failpoints.hit("engine.before_ring")
-        self.notifier.ring()
+        self.notifier.ring(everyone)
 
     # -- when things go wrong
 

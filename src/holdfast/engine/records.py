@@ -50,6 +50,8 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     notify: bool = False
     queue: str = ""
     schedule: str = ""
+    event: str = ""  # the domain event that started it
+    quiet: bool = False  # what becomes of it is no news
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -63,6 +65,7 @@ class HookLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     key: str = ""
     payload: Raw = ev.NULL
     token: str = ""
+    event: str = ""
 
 
 class ChildLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -84,6 +87,7 @@ class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: Raw = ev.NULL
     data: dict[str, Raw] = {}
     logs: Raw = ev.NULL
+    emitted: tuple[ev.Emitted, ...] = ()
 
 
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -151,10 +155,19 @@ def fingerprint(name: str, call: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\0" + call).digest()
 
 
+def correlation_of(row: RunRow) -> str:
+    """The process that a run belongs to. One that nothing caused is the beginning of its own."""
+    return row.correlation or f"{row.app}:{row.root_id or row.id}"
+
+
 def status_of(end: ev.Event) -> str:
     if isinstance(end, ev.RunCompleted):
         return Status.SUCCESS
     return Status.FAILURE if isinstance(end, ev.RunFailed) else Status.CANCELLED
+
+
+def emitted_by(outcome: Outcome) -> tuple[ev.Emitted, ...]:
+    return tuple(ev.Emitted(name=name, key=key, payload=Raw(payload)) for name, key, payload in outcome.emitted)
 
 
 def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:
@@ -163,7 +176,7 @@ def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:
         run_no=outcome.attempt.run_no, cmd=outcome.attempt.cmd, attempt=outcome.attempt.number, worker=worker,
         started=outcome.started, result=Raw(outcome.result) if outcome.error is None else ev.NULL,
         error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL,
-        data={key: Raw(value) for key, value in outcome.data.items()},
+        data={key: Raw(value) for key, value in outcome.data.items()}, emitted=emitted_by(outcome),
         logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL,
     )  # fmt: skip
     return Message(

@@ -74,7 +74,8 @@ class Executing:
         except BaseException as error:  # whatever a step raises is its outcome
             after = error.retry_after_us if isinstance(error, RetryableError) else None
             return {"error": codec.encode_error(error), "retry_after": after}
-        return {"result": encoded, "data": {key: bytes(value) for key, value in context.writes.items()}}
+        data = {key: bytes(value) for key, value in context.writes.items()}
+        return {"result": encoded, "data": data, "emitted": context.emitted}
 
     def _call(self, definition: StepDefinition, context: StepContext) -> Any:
         if not definition.is_async:

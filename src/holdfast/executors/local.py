@@ -174,8 +174,11 @@ class LocalExecutor(Executor):
             )  # fmt: skip
         else:
             execution.settle(
-                Outcome(attempt=attempt, started=execution.started, result=reply["result"], data=reply["data"])
-            )
+                Outcome(
+                    attempt=attempt, started=execution.started, result=reply["result"], data=reply["data"],
+                    emitted=reply["emitted"],
+                )
+            )  # fmt: skip
 
     def _heard(self, execution: _Execution, kind: str, value: Any) -> None:
         if kind == "log":
@@ -256,7 +259,10 @@ class _Execution:
         except Exception as error:
             self.fail(error)
             return
-        self.settle(Outcome(attempt=attempt, started=self.started, result=encoded, data=self.context.writes))
+        context = self.context
+        self.settle(
+            Outcome(attempt=attempt, started=self.started, result=encoded, data=context.writes, emitted=context.emitted)
+        )
 
     def fail(self, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError) and self.context.cancelled:

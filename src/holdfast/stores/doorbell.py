@@ -133,13 +133,13 @@ class Doorbell(Notifier):
 
     # -- anybody's side
 
-    def ring(self) -> None:
-        self.tell_engines(b"ring")
+    def ring(self, everyone: bool = False) -> None:
+        self.tell_engines(b"ring", everyone)
 
-    def tell_engines(self, data: bytes) -> bool:
+    def tell_engines(self, data: bytes, everyone: bool = False) -> bool:
         """Whether there is an engine to tell."""
         try:
-            names = self._store.addresses()
+            names = self._store.addresses(everyone)
         except StoreError:  # the sweep will find what this ring would have told
             return False
         for name in names:
@@ -212,7 +212,7 @@ class Intercom(Notifier):
         self._listeners.append(on_ring)
         return ""
 
-    def ring(self) -> None:
+    def ring(self, everyone: bool = False) -> None:
         for on_ring in self._listeners:
             on_ring()
 

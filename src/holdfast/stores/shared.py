@@ -23,6 +23,7 @@ from holdfast.ports import (
     Letter,
     Message,
     NewRun,
+    News,
     Record,
     RunQuery,
     RunRow,
@@ -30,13 +31,15 @@ from holdfast.ports import (
     ScheduleRow,
     Status,
     StreamRow,
+    Subscription,
     WorkerRow,
 )
+from holdfast.stores.domain_events import EVENT_COLUMNS, EventTables
 
 COLUMNS = (
     "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
-    "end_seq", "priority", "parent_id", "parent_cmd", "root_id", "build", "durable", "options", "fingerprint",
-    "created_at", "started_at", "finished_at", "expires_at",
+    "end_seq", "priority", "parent_id", "parent_cmd", "root_id", "correlation", "build", "durable", "options",
+    "fingerprint", "created_at", "started_at", "finished_at", "expires_at",
 )  # fmt: skip
 PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
 IS_ACTIVE = "EXISTS (SELECT 1 FROM runs r WHERE r.app = s.app AND r.id = s.active AND r.finished_at IS NULL)"
@@ -51,9 +54,11 @@ LAST_TIME = 2**63 - 1
 
 
 def read_queries() -> dict[str, str]:
-    text = resources.files("holdfast.stores").joinpath("sql/queries.sql").read_text()
+    folder = resources.files("holdfast.stores").joinpath("sql")
+    text = "".join(folder.joinpath(name).read_text() for name in ("queries.sql", "domain_events.sql"))
     text = text.replace("{columns}", ", ".join(COLUMNS))
     text = text.replace("{schedule}", SCHEDULE).replace("{is_active}", IS_ACTIVE)
+    text = text.replace("{event}", ", ".join(f"e.{name}" for name in EVENT_COLUMNS))
     blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
     return dict(zip(blocks[::2], (block.strip().rstrip(";") for block in blocks[1::2]), strict=True))
 
@@ -72,7 +77,7 @@ class LifeLockLike(Protocol):
     def clear(self) -> None: ...
 
 
-class SqlStore(abc.ABC):
+class SqlStore(EventTables):
     """The Store port over a connection that speaks SQL."""
 
     queries: ClassVar[dict[str, str]] = {}
@@ -146,7 +151,7 @@ class SqlStore(abc.ABC):
 
     # -- workers
 
-    def register(self, worker: WorkerRow, lease: int) -> None:
+    def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
         lock = self.life_lock(worker.id)
         if lock is not None:
             lock.take()
@@ -164,6 +169,7 @@ class SqlStore(abc.ABC):
                     },
                 )  # fmt: skip
                 db.execute(self._q["welcome"], {"app": self.app, "now": now, "names": names, "build": worker.build})
+                self._declare(db, worker, subscriptions)
         except BaseException:
             self.let_go(worker.id)
             raise
@@ -176,7 +182,7 @@ class SqlStore(abc.ABC):
     def unregister(self, worker_id: str) -> None:
         with self.write("unregister") as db:
             db.execute(self._q["release_runs"], {"loss": 0, "now": self.now(), "worker": worker_id})
-            db.execute(self._q["delete_worker"], {"worker": worker_id})
+            self._dismiss(db, worker_id)
         self.let_go(worker_id)
 
     def let_go(self, worker_id: str) -> None:
@@ -202,7 +208,7 @@ class SqlStore(abc.ABC):
                 if found is None or not is_over(worker.id, found[0]):
                     continue
                 db.execute(self._q["release_runs"], {"loss": 1, "now": now, "worker": worker.id})
-                db.execute(self._q["delete_worker"], {"worker": worker.id})
+                self._dismiss(db, worker.id)
             buried.append(worker.id)
             lock = self.life_lock(worker.id)
             if lock is not None and worker.id not in self._alive_here:
@@ -226,9 +232,9 @@ class SqlStore(abc.ABC):
             for r in rows
         ]  # fmt: skip
 
-    def addresses(self) -> list[str]:
+    def addresses(self, everyone: bool = False) -> list[str]:
         with self.read() as db:
-            return [row[0] for row in db.execute(self._q["addresses"], {"app": self.app})]
+            return [row[0] for row in db.execute(self._q["addresses"], {"app": self.app, "everyone": everyone})]
 
     def apps(self) -> list[str]:
         with self.read() as db:
@@ -255,7 +261,7 @@ class SqlStore(abc.ABC):
                 "app": self.app, "id": run.id, "workflow": run.workflow, "status": run.status,
                 "wake_at": _time(run.wake_at),
                 "priority": run.priority, "parent_id": run.parent_id, "parent_cmd": run.parent_cmd,
-                "root_id": run.root_id, "durable": run.durable, "options": run.options,
+                "root_id": run.root_id, "correlation": run.correlation, "durable": run.durable, "options": run.options,
                 "fingerprint": run.fingerprint, "base_seq": run.base_seq, "created_at": run.created_at,
             },
         ).fetchone()  # fmt: skip
@@ -285,6 +291,7 @@ class SqlStore(abc.ABC):
             self._insert_records(db, [(change.no, change.records) for change in changes])
             for change in changes:
                 self._apply(db, change)
+            self._spread_news(db, (news for change in changes for news in change.news))
             return self._claim(db, worker_id, claim, names) if claim else []
 
     def _apply(self, db: Any, change: Change) -> None:
@@ -295,6 +302,8 @@ class SqlStore(abc.ABC):
                 self._insert_message(db, child.if_taken)
         for message in change.messages:
             self._insert_message(db, message)
+        if change.signals:
+            self._signal(db, change)
         for key, value in change.dropped_attributes:
             db.execute(self._q["drop_attribute"], (change.no, key, value))
         for key, value, body in change.attributes:
@@ -429,6 +438,7 @@ class SqlStore(abc.ABC):
             rows = db.execute(self._q["expired"], {"app": self.app, "now": self.now(), "limit": limit}).fetchall()
             for (no,) in rows:
                 self._delete(db, no)
+            self._forget_events(db, 10 * limit)
         return len(rows)
 
     def _delete(self, db: Any, no: int) -> None:
@@ -449,9 +459,12 @@ class SqlStore(abc.ABC):
             rows = db.execute(self._q["orphans"], {"app": self.app, "before": before}).fetchall()
         return [self._row(row) for row in rows]
 
-    def set_aside(self, no: int, reason: str, stuck: str) -> bool:
+    def set_aside(self, no: int, reason: str, stuck: str, news: News | None = None) -> bool:
         with self.write("set_aside") as db:
-            return bool(db.execute(self._q["set_aside"], {"reason": reason, "stuck": stuck, "no": no}).rowcount)
+            done = bool(db.execute(self._q["set_aside"], {"reason": reason, "stuck": stuck, "no": no}).rowcount)
+            if done and news is not None:
+                self._spread_news(db, [news])
+            return done
 
     # -- schedules
 

@@ -11,7 +11,7 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -24,7 +24,7 @@ from holdfast.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
-from holdfast.ports import Clock, WorkerRow
+from holdfast.ports import Clock, Subscription, WorkerRow
 from holdfast.stores.locks import LifeLock, Turnstile
 from holdfast.stores.shared import SqlStore
 
@@ -190,8 +190,8 @@ class SqliteStore(SqlStore):
     def life_lock(self, worker_id: str) -> LifeLock | None:
         return None if self.in_memory else LifeLock(f"{self.path}-worker-{worker_id}")
 
-    def register(self, worker: WorkerRow, lease: int) -> None:
-        super().register(worker, lease)
+    def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
+        super().register(worker, lease, subscriptions)
         if not self.in_memory:
             self._clear_stale_locks()
 

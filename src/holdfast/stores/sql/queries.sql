@@ -1,9 +1,9 @@
 -- name: insert_run
 -- A run begins: nothing happens if its id is taken.
-INSERT INTO runs (app, id, workflow, status, wake_at, priority, parent_id, parent_cmd, root_id, durable, options,
-                  fingerprint, base_seq, created_at)
-VALUES (:app, :id, :workflow, :status, :wake_at, :priority, :parent_id, :parent_cmd, :root_id, :durable, :options,
-        :fingerprint, :base_seq, :created_at)
+INSERT INTO runs (app, id, workflow, status, wake_at, priority, parent_id, parent_cmd, root_id, correlation, durable,
+                  options, fingerprint, base_seq, created_at)
+VALUES (:app, :id, :workflow, :status, :wake_at, :priority, :parent_id, :parent_cmd, :root_id, :correlation, :durable,
+        :options, :fingerprint, :base_seq, :created_at)
 ON CONFLICT (app, id) DO NOTHING
 RETURNING no;
 
@@ -90,7 +90,7 @@ UPDATE workers SET lease_until = :until WHERE id = :worker;
 SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules FROM workers WHERE app = :app;
 
 -- name: addresses
-SELECT address FROM workers WHERE app = :app AND address <> '';
+SELECT address FROM workers WHERE (app = :app OR :everyone) AND address <> '';
 
 -- name: apps
 -- From one name to the next by the index, as a plain DISTINCT would read every run.

@@ -1,0 +1,50 @@
+"""Recorded values as plain JSON, without the classes they were made of: a type's tag is dropped and what it holds is
+kept. For people, for `jq` and for comparing; never for giving a value back to code."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from typing import Any
+
+
+def untagged(data: Any) -> Any:
+    if isinstance(data, list):
+        return [untagged(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if "$" not in data:
+        return {key: untagged(item) for key, item in data.items()}
+    tag, held = data["$"], data.get("v")
+    try:
+        return _READERS[tag](held) if tag in _READERS else untagged(held)
+    except Exception:  # a tag of another version, or a damaged one: shown as it is
+        return data
+
+
+def error_facts(record: dict[str, Any]) -> dict[str, Any]:
+    """A recorded exception, in words."""
+    kind = str(record.get("type", ""))
+    facts = {"type": kind.partition(":")[2] or kind, "message": str(record.get("message", ""))}
+    return facts | ({"traceback": record["traceback"]} if record.get("traceback") else {})
+
+
+def _mapping(pairs: list[list[Any]]) -> Any:
+    plain = [[untagged(key), untagged(value)] for key, value in pairs]
+    if all(isinstance(key, str | int | float | bool | None) for key, _ in plain):
+        return {key if isinstance(key, str) else json.dumps(key): value for key, value in plain}
+    return plain
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "map": _mapping,
+    "OrderedDict": _mapping,
+    "int": lambda held: int(held, 0),
+    "str": lambda held: held.encode("ascii").decode("unicode_escape").encode(errors="replace").decode(),
+    "timedelta": lambda held: str(dt.timedelta(*held)),
+    "complex": lambda held: f"{untagged(held[0])}+{untagged(held[1])}j",
+    "Fraction": lambda held: f"{untagged(held[0])}/{untagged(held[1])}",
+    "exc": error_facts,
+    "pickle": lambda held: "<a pickle>",
+}

@@ -1,0 +1,204 @@
+"""Domain events on their way: what runs emit and wait for, what becomes of runs, and who gets an event."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.codec import Codec
+from holdfast.core import commands as co
+from holdfast.core import events as ev
+from holdfast.core.domain import Scalar, Subscriber, address, event_id, lookup, lookups, matches, started_run_id
+from holdfast.core.pending import FLAGS
+from holdfast.engine.records import HookLetter, RunOptions, correlation_of, fingerprint, to_record
+from holdfast.errors import ValueCodecError
+from holdfast.ports import (
+    Arrival,
+    Change,
+    Delivery,
+    DomainEventRow,
+    Emission,
+    Listener,
+    Message,
+    NewRun,
+    RunRow,
+    Status,
+    StepState,
+    Store,
+    Subscription,
+)
+
+logger = logging.getLogger("holdfast.engine")
+
+
+class Spec(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a subscription says to whoever delivers: an event has to fulfil one of these conditions."""
+
+    where: list[dict[str, Scalar]]
+    takes_payload: bool = True
+    durable: bool = True
+
+
+def subscription_of(subscriber: Subscriber) -> Subscription:
+    """A function that events start."""
+    spec = Spec(where=subscriber.where, takes_payload=subscriber.takes_payload, durable=subscriber.durable)
+    return Subscription(event=subscriber.event, target=subscriber.target, spec=msgspec.json.encode(spec))
+
+
+def wait_of(command: co.OpenHook | co.CloseHook) -> Subscription:
+    """A command of a run that waits for an event. It is found by the first of its conditions."""
+    where = command.where or {}
+    path, value = next(iter(where.items()), ("", None))
+    return Subscription(
+        event=command.name, cmd=command.cmd, spec=msgspec.json.encode(Spec(where=[where])), path=path,
+        lookup=lookup(path, value),
+    )  # fmt: skip
+
+
+def emission_of(row: RunRow, options: RunOptions, name: str, key: str, payload: bytes, cmd: str, now: int) -> Emission:
+    """What a run, or a step of it, emits."""
+    return Emission(
+        id=event_id(row.app, name, key), name=name, key=key, payload=payload, correlation=correlation_of(row), ts=now,
+        run_id=row.id, cmd=cmd, quiet=options.quiet,
+    )  # fmt: skip
+
+
+def has_emitted(change: Change) -> bool:
+    """Whether there is something for others to hear in a change that was committed."""
+    return any(isinstance(s, Emission) for s in change.signals) or any(news.wanted for news in change.news)
+
+
+# -- what becomes of runs
+
+
+class Happening:
+    """The end or trouble of a run, or of a step, as news."""
+
+    __slots__ = ("_codec", "_event", "_row", "name", "wanted")
+
+    def __init__(self, name: str, row: RunRow, event: ev.Event, codec: Codec) -> None:
+        self.name = name
+        self.wanted = False
+        self._row = row
+        self._event = event
+        self._codec = codec
+
+    def emission(self) -> Emission:
+        self.wanted = True
+        row, event = self._row, self._event
+        # The run's number: one of the same id may have been here before.
+        emission = emission_of(row, RunOptions(), self.name, f"{row.no}:{event.seq}", b"", "", event.ts)
+        emission.payload = msgspec.json.encode(self._facts())
+        emission.quiet = True
+        return emission
+
+    def _facts(self) -> dict[str, Any]:
+        row, event = self._row, self._event
+        error = getattr(event, "error", ev.NULL)
+        facts = {
+            "run_id": row.id,
+            "workflow": row.workflow,
+            "app": row.app,
+            "status": _STATUSES[self.name],
+            "reason": getattr(event, "reason", ""),
+            "error": "" if bytes(error) == b"null" else self._error_text(error),
+            "correlation": correlation_of(row),
+        }
+        if isinstance(event, ev.StepFailed):
+            facts |= {"step": event.name, "attempt": event.attempt}
+        return facts
+
+    def _error_text(self, error: Raw) -> str:
+        try:
+            return self._codec.error_text(error)
+        except ValueCodecError as unreadable:
+            return str(unreadable)
+
+
+_STATUSES = {
+    "run.succeeded": Status.SUCCESS, "run.failed": Status.FAILURE, "run.cancelled": Status.CANCELLED,
+    "run.stuck": Status.STUCK, "step.failed": StepState.FAILURE,
+}  # fmt: skip
+_NAMES: dict[type[ev.Event], str] = {
+    ev.RunCompleted: "run.succeeded", ev.RunFailed: "run.failed", ev.RunCancelled: "run.cancelled",
+    ev.RunStuck: "run.stuck", ev.StepFailed: "step.failed",
+}  # fmt: skip
+
+
+def news_of(row: RunRow, options: RunOptions, event: ev.Event, codec: Codec) -> list[Happening]:
+    """What others may want to know of an event. What such an event has set in motion is no news itself, else a
+    handler that fails would be handled for ever."""
+    name = _NAMES.get(type(event))
+    return [] if name is None or options.quiet else [Happening(name, row, event, codec)]
+
+
+# -- delivering
+
+
+class Postman:
+    """Brings domain events to the subscriptions of one app, `batch` at a time, so that no transaction is long."""
+
+    def __init__(self, store: Store, codec: Codec, batch: int = 200) -> None:
+        self._store = store
+        self._codec = codec
+        self._batch = batch
+
+    def deliver(self) -> bool:
+        """Deliver a batch; whether there was anything."""
+        deliveries = []
+        left = self._batch
+        for arrival in self._store.arrivals(self._batch):
+            delivery, asked = self._delivery(arrival, left)
+            deliveries.append(delivery)
+            left -= asked
+            if left <= 0:
+                break
+        if deliveries:
+            self._store.deliver(deliveries)
+        return bool(deliveries)
+
+    def _delivery(self, arrival: Arrival, limit: int) -> tuple[Delivery, int]:
+        event = arrival.event
+        payload = self._read(event)
+        listeners = self._store.listeners(arrival, lookups(arrival.paths, payload), limit)
+        delivery = Delivery(arrival=arrival, reached=listeners[-1].no if len(listeners) == limit else None)
+        now = self._store.now()
+        for listener in listeners:
+            spec = msgspec.json.decode(listener.spec, type=Spec)
+            if not any(matches(where, payload) for where in spec.where):
+                continue
+            if listener.run_id is not None:
+                delivery.letters.append((listener.no, _letter(event, listener, listener.run_id, spec)))
+            elif listener.target:
+                delivery.runs.append(self._run(event, listener.target, spec, now))
+        return delivery, max(1, len(listeners))
+
+    def _read(self, event: DomainEventRow) -> Any:
+        try:
+            return self._codec.plain(event.payload)
+        except ValueCodecError as error:
+            logger.error("event %s (%s) reaches only those who compare nothing in it: %s", event.name, event.id, error)
+            return None
+
+    def _run(self, event: DomainEventRow, target: str, spec: Spec, now: int) -> NewRun:
+        call = self._codec.join_call([event.payload] if spec.takes_payload else [], {})
+        started = ev.RunStarted(
+            seq=1, ts=now, workflow=target, input=Raw(call), seed=random.getrandbits(63), flags=FLAGS
+        )
+        options = RunOptions(event=event.id, quiet=event.quiet)
+        return NewRun(
+            id=started_run_id(target, event.id), workflow=target, records=[to_record(started)], wake_at=now,
+            created_at=now, fingerprint=fingerprint(target, call), correlation=event.correlation,
+            options=options.to_json(), durable=spec.durable,
+        )  # fmt: skip
+
+
+def _letter(event: DomainEventRow, listener: Listener, run_id: str, spec: Spec) -> Message:
+    letter = HookLetter(
+        name=event.name, key=address(spec.where[0]), payload=Raw(event.payload), token=listener.cmd, event=event.id
+    )
+    return Message(run_id=run_id, kind="hook", body=msgspec.json.encode(letter), dedupe=f"hook:{listener.cmd}")

@@ -1,0 +1,187 @@
+"""Domain events and those who listen, in every SQL store the same way."""
+
+from __future__ import annotations
+
+import abc
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from holdfast.durations import SECOND
+from holdfast.ports import (
+    Arrival,
+    Change,
+    Delivery,
+    DomainEventRow,
+    Emission,
+    Listener,
+    Message,
+    NewRun,
+    News,
+    RunRow,
+    Subscription,
+    Unsubscription,
+    WorkerRow,
+)
+
+EVENT_COLUMNS = ("no", "app", "id", "name", "key", "payload", "correlation", "run_id", "cmd", "quiet", "ts")
+DAY = 86_400 * SECOND
+RETENTION = 30 * DAY
+"""How long an event is kept: as long its key stands for it, and an app that is away will still get it."""
+
+
+class EventTables(abc.ABC):
+    """The part of `SqlStore` that is about domain events."""
+
+    app: str
+    _q: dict[str, str]
+
+    @abc.abstractmethod
+    def now(self) -> int: ...
+
+    @abc.abstractmethod
+    def read(self) -> AbstractContextManager[Any]: ...
+
+    @abc.abstractmethod
+    def write(self, name: str) -> AbstractContextManager[Any]: ...
+
+    @abc.abstractmethod
+    def _insert_run(self, db: Any, run: NewRun) -> int | None: ...
+
+    @abc.abstractmethod
+    def _insert_message(self, db: Any, message: Message) -> None: ...
+
+    @staticmethod
+    @abc.abstractmethod
+    def _row(values: Sequence[Any]) -> RunRow: ...
+
+    # -- emitting
+
+    def emit(self, emission: Emission) -> bool:
+        with self.write("emit") as db:
+            return self._emit(db, emission)
+
+    def _emit(self, db: Any, emission: Emission) -> bool:
+        found = db.execute(
+            self._q["insert_domain_event"],
+            {
+                "app": self.app, "id": emission.id, "name": emission.name, "key": emission.key,
+                "payload": emission.payload, "correlation": emission.correlation, "run_id": emission.run_id,
+                "cmd": emission.cmd, "quiet": emission.quiet, "ts": emission.ts,
+            },
+        ).fetchone()  # fmt: skip
+        if found is None:
+            return False
+        db.execute(self._q["spread"], {"no": found[0], "name": emission.name})
+        return True
+
+    def _signal(self, db: Any, change: Change) -> None:
+        """What a change does to domain events, in its order: a wait gets what is emitted after it, not before."""
+        for signal in change.signals:
+            if isinstance(signal, Emission):
+                self._emit(db, signal)
+            elif isinstance(signal, Unsubscription):
+                db.execute(self._q["unsubscribe"], {"run": change.no, "cmd": signal.cmd})
+            else:
+                self._subscribe(db, signal, change.no)
+
+    def _spread_news(self, db: Any, news: Iterable[News]) -> None:
+        wanted: dict[str, bool] = {}
+        for one in news:
+            if one.name not in wanted:
+                wanted[one.name] = db.execute(self._q["anybody_listens"], {"name": one.name}).fetchone() is not None
+            if wanted[one.name]:
+                self._emit(db, one.emission())
+
+    # -- listening
+
+    def _subscribe(self, db: Any, subscription: Subscription, run: int | None) -> None:
+        db.execute(
+            self._q["subscribe"],
+            {
+                "app": self.app, "event": subscription.event, "target": subscription.target, "run": run,
+                "cmd": subscription.cmd, "path": subscription.path, "lookup": subscription.lookup,
+                "spec": subscription.spec, "now": self.now(),
+            },
+        )  # fmt: skip
+
+    def _declare(self, db: Any, worker: WorkerRow, subscriptions: Sequence[Subscription]) -> None:
+        """What a worker's code listens to, in place of what nobody does any more."""
+        for subscription in subscriptions:
+            self._subscribe(db, subscription, None)
+        listens = json.dumps([f"{subscription.event} {subscription.target}" for subscription in subscriptions])
+        db.execute(self._q["set_listens"], {"listens": listens, "worker": worker.id})
+        self._end_undeclared(db)
+
+    def _dismiss(self, db: Any, worker_id: str) -> None:
+        """A worker leaves, and with it what it alone has declared, if others know better."""
+        db.execute(self._q["declared_until_now"], {"app": self.app, "worker": worker_id, "now": self.now()})
+        db.execute(self._q["delete_worker"], {"worker": worker_id})
+        self._end_undeclared(db)
+
+    def _end_undeclared(self, db: Any) -> None:
+        db.execute(self._q["end_undeclared"], {"app": self.app, "long_ago": self.now() - DAY})
+
+    # -- delivering
+
+    def arrivals(self, limit: int) -> list[Arrival]:
+        with self.read() as db:
+            rows = db.execute(self._q["arrivals"], {"app": self.app, "limit": limit}).fetchall()
+            found = [Arrival(id=r[0], after=r[1], upto=r[2], event=_event(r[3:]), paths=[]) for r in rows]
+            paths: dict[str, list[str]] = {}
+            for arrival in found:
+                name = arrival.event.name
+                if name not in paths:
+                    paths[name] = [path for (path,) in db.execute(self._q["paths"], {"name": name, "app": self.app})]
+                arrival.paths = paths[name]
+        return found
+
+    def listeners(self, arrival: Arrival, lookups: Sequence[str], limit: int) -> list[Listener]:
+        with self.read() as db:
+            parameters = {
+                "name": arrival.event.name, "app": self.app, "lookups": json.dumps(lookups), "after": arrival.after,
+                "upto": arrival.upto, "limit": limit,
+            }  # fmt: skip
+            rows = db.execute(self._q["listeners"], parameters).fetchall()
+        return [Listener(no=r[0], target=r[1], run_id=r[2], cmd=r[3], spec=r[4]) for r in rows]
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        with self.write("deliver") as db:
+            for delivery in deliveries:
+                action = "end_delivery" if delivery.reached is None else "advance_delivery"
+                arrival = delivery.arrival
+                parameters = {"id": arrival.id, "after": arrival.after, "reached": delivery.reached}
+                if not db.execute(self._q[action], parameters).rowcount:
+                    continue  # another worker of this app was faster
+                for run in delivery.runs:
+                    self._insert_run(db, run)
+                for number, message in delivery.letters:
+                    if db.execute(self._q["end_subscription"], {"id": number}).rowcount:
+                        self._insert_message(db, message)
+
+    # -- looking back
+
+    def domain_event(self, id: str) -> DomainEventRow | None:
+        with self.read() as db:
+            row = db.execute(self._q["domain_event"], {"id": id}).fetchone()
+        return None if row is None else _event(row)
+
+    def trace(self, correlation: str, limit: int) -> tuple[list[RunRow], list[DomainEventRow]]:
+        root_app, _, root_id = correlation.partition(":")
+        parameters = {"correlation": correlation, "root_app": root_app, "root_id": root_id, "limit": limit}
+        with self.read() as db:
+            runs = db.execute(self._q["runs_of_process"], parameters).fetchall()
+            events = db.execute(self._q["events_of_process"], parameters).fetchall()
+        return [self._row(row) for row in runs], [_event(row) for row in events]
+
+    def _forget_events(self, db: Any, limit: int) -> None:
+        parameters = {"limit": limit, "before": self.now() - RETENTION}
+        db.execute(self._q["forget_deliveries"], parameters)
+        db.execute(self._q["forget_events"], parameters)
+
+
+def _event(values: Sequence[Any]) -> DomainEventRow:
+    row = DomainEventRow(**dict(zip(EVENT_COLUMNS, values, strict=True)))
+    row.quiet = bool(row.quiet)
+    return row

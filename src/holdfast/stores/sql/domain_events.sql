@@ -1,0 +1,93 @@
+-- name: insert_domain_event
+INSERT INTO domain_events (app, id, name, key, payload, correlation, run_id, cmd, quiet, ts)
+VALUES (:app, :id, :name, :key, :payload, :correlation, :run_id, :cmd, :quiet, :ts)
+ON CONFLICT (id) DO NOTHING
+RETURNING no;
+
+-- name: spread
+-- To each app that listens, from one to the next by the index, and to no subscription that comes later.
+WITH RECURSIVE listening (app) AS (
+    SELECT min(app) FROM subscriptions WHERE event = :name
+    UNION ALL
+    SELECT (SELECT min(s.app) FROM subscriptions s WHERE s.event = :name AND s.app > listening.app)
+    FROM listening WHERE listening.app IS NOT NULL)
+INSERT INTO deliveries (app, event, upto)
+SELECT app, :no, (SELECT max(id) FROM subscriptions) FROM listening WHERE app IS NOT NULL;
+
+-- name: anybody_listens
+SELECT 1 FROM subscriptions WHERE event = :name LIMIT 1;
+
+-- name: subscribe
+INSERT INTO subscriptions (app, event, target, run, cmd, path, lookup, spec, declared_at)
+VALUES (:app, :event, :target, :run, :cmd, :path, :lookup, :spec, :now)
+ON CONFLICT (app, event, target, ifnull(run, 0), cmd) DO UPDATE SET spec = excluded.spec, declared_at = :now;
+
+-- name: unsubscribe
+DELETE FROM subscriptions WHERE run = :run AND cmd = :cmd;
+
+-- name: end_subscription
+DELETE FROM subscriptions WHERE id = :id;
+
+-- name: set_listens
+UPDATE workers SET listens = :listens WHERE id = :worker;
+
+-- name: declared_until_now
+-- What a worker that leaves has declared.
+UPDATE subscriptions SET declared_at = :now
+WHERE app = :app AND run IS NULL
+  AND event || ' ' || target IN (SELECT j.value FROM workers w, json_each(w.listens) j WHERE w.id = :worker);
+
+-- name: end_undeclared
+-- A live worker that knows the target without declaring it has the last word. What nobody knows may belong to workers
+-- with other code, which are away for a while.
+DELETE FROM subscriptions
+WHERE app = :app AND run IS NULL
+  AND event || ' ' || target NOT IN (SELECT j.value FROM workers w, json_each(w.listens) j WHERE w.app = :app)
+  AND (target IN (SELECT j.value FROM workers w, json_each(w.names) j WHERE w.app = :app)
+       OR (declared_at < :long_ago AND EXISTS (SELECT 1 FROM workers w WHERE w.app = :app)));
+
+-- name: arrivals
+SELECT d.id, d.after, d.upto, {event}
+FROM deliveries d CROSS JOIN domain_events e ON e.no = d.event WHERE d.app = :app ORDER BY d.id LIMIT :limit;
+
+-- name: paths
+WITH RECURSIVE found (path) AS (
+    SELECT min(path) FROM subscriptions WHERE event = :name AND app = :app
+    UNION ALL
+    SELECT (SELECT min(s.path) FROM subscriptions s WHERE s.event = :name AND s.app = :app AND s.path > found.path)
+    FROM found WHERE found.path IS NOT NULL)
+SELECT path FROM found WHERE path IS NOT NULL;
+
+-- name: listeners
+SELECT s.id, s.target, r.id, s.cmd, s.spec
+FROM json_each(:lookups) j
+CROSS JOIN subscriptions s ON s.event = :name AND s.app = :app AND s.lookup = j.value AND s.id > :after AND s.id <= :upto
+LEFT JOIN runs r ON r.no = s.run
+ORDER BY s.id LIMIT :limit;
+
+-- name: advance_delivery
+UPDATE deliveries SET after = :reached WHERE id = :id AND after = :after;
+
+-- name: end_delivery
+DELETE FROM deliveries WHERE id = :id AND after = :after;
+
+-- name: domain_event
+SELECT {event} FROM domain_events e WHERE e.id = :id;
+
+-- name: runs_of_process
+SELECT {columns} FROM runs WHERE correlation = :correlation
+UNION
+SELECT {columns} FROM runs WHERE app = :root_app AND id = :root_id
+ORDER BY no LIMIT :limit;
+
+-- name: events_of_process
+SELECT {event} FROM domain_events e WHERE e.correlation = :correlation ORDER BY e.no LIMIT :limit;
+
+-- name: forget_deliveries
+-- Of the oldest events, those that are too old.
+DELETE FROM deliveries WHERE event IN (
+    SELECT no FROM (SELECT no, ts FROM domain_events ORDER BY no LIMIT :limit) WHERE ts < :before);
+
+-- name: forget_events
+DELETE FROM domain_events WHERE no IN (
+    SELECT no FROM (SELECT no, ts FROM domain_events ORDER BY no LIMIT :limit) WHERE ts < :before);
