@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.api.calls import ChildRun, StepFuture
     from holdfast.api.canvas_reader import signature
     from holdfast.api.context import WorkflowIdentity, this_step, wf
-    from holdfast.api.domain_events import EventWait, emit, wait_for_event
+    from holdfast.api.domain_events import emit, wait_for_event
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import (
         LogLine,
@@ -105,7 +105,6 @@ __all__ = [
     "DefinitionError",
     "DuplicateNameError",
     "EncodeError",
-    "EventWait",
     "Every",
     "FatalError",
     "GroupError",
@@ -193,7 +192,7 @@ _HOMES = {
     "holdfast.api.calls": ["ChildRun", "StepFuture"],
     "holdfast.api.canvas_reader": ["signature"],
     "holdfast.api.context": ["WorkflowIdentity", "this_step", "wf"],
-    "holdfast.api.domain_events": ["EventWait", "emit", "wait_for_event"],
+    "holdfast.api.domain_events": ["emit", "wait_for_event"],
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": [
         "LogLine",

@@ -138,3 +138,9 @@ async def inner(gate: str) -> None:
 @app.workflow
 async def outer(gate: str) -> None:
     await inner(gate)
+
+
+@app.on("ShopOpened")
+@app.workflow
+async def greet(payload: object) -> str:
+    return f"hello {payload}"

@@ -77,16 +77,15 @@ def test_success_cancellation_and_a_run_that_is_stuck_can_be_reacted_to(app: App
         return facts["workflow"], facts["status"], facts["reason"][:20]
 
     with TestApp(app, check_replay=False) as world:
-        world.engine.settings.park_after = 0
         fine.start().result()
         run = long.start()
         stuck = fickle.start()
         world.settle()
         run.cancel("enough")
-        world.advance("1h")
-        changed[0] = True
-        stuck.send("anything")
+        stuck.pause()
         world.settle()
+        changed[0] = True
+        stuck.resume()
         world.settle()
         assert stuck.status == "STUCK"
         found = sorted(heard_by(app, "note"))

@@ -28,9 +28,9 @@ CONTRACT = {"MovableClock", "StoreContract"}
 INTERNAL = {
     App: {
         "client", "find_step", "find_workflow", "known_names", "make_engine", "notifier", "run_canvas", "start_run",
-        "startable_names", "store", "declare_schedule", "declared_schedules", "encode_by_name",
+        "startable_names", "store", "declare_schedule", "declared_schedules", "encode_by_name", "subscribers",
     },
-    Codec: {"encode_error_value", "join_call", "join_list"},
+    Codec: {"encode_error_value", "error_text", "join_call", "join_list", "plain"},
     CallOptions: {"start_with"},
     HookCall: {"begin", "close", "send", "throw"},
     Resource: {"function", "is_async", "needs"},

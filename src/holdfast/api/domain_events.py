@@ -77,14 +77,16 @@ def encode_event(codec: Codec, name: str, payload: object) -> bytes:
 
 
 @overload
-def wait_for_event(name: str, *, where: Where | None = None, timeout: Duration | None = None) -> EventWait[Any]: ...
+def wait_for_event(
+    name: str, *, where: Where | None = None, timeout: Duration | None = None
+) -> Coroutine[None, None, Any]: ...
 @overload
 def wait_for_event(
     name: str, *, where: Where | None = None, timeout: Duration | None = None, payload: type[M]
-) -> EventWait[M]: ...
+) -> Coroutine[None, None, M]: ...
 def wait_for_event(
     name: str, *, where: Where | None = None, timeout: Duration | None = None, payload: Any = None
-) -> EventWait[Any]:
+) -> Coroutine[None, None, Any]:
     """Wait for the next domain event of that name that has these values; its payload, as a `payload` if that is given.
 
     Raises TimeoutError in the workflow if there is none within `timeout`.

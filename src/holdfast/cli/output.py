@@ -41,6 +41,8 @@ LOOKS = {
     "FAILURE": Look("✗", "x", "red"),
     "CANCELLED": Look("⊘", "-", "dim"),
     "SKIPPED": Look("–", "-", "dim"),
+    "EVENT": Look("◆", "@", "cyan"),
+    "GONE": Look("?", "?", "dim"),
 }
 
 

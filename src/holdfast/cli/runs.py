@@ -19,7 +19,6 @@ from holdfast.cli.output import (
     Span,
     ago,
     clock,
-    console,
     cut,
     iso,
     json_option,
@@ -30,12 +29,11 @@ from holdfast.cli.output import (
     print_lines,
     print_table,
     short_id,
-    speaks_unicode,
     status_span,
 )
 from holdfast.cli.place import Place, one_run, open_place, run_ids
 from holdfast.cli.plain import Reader, as_text, call_text, own_frames
-from holdfast.cli.tree import Grove, Painter, tree_facts
+from holdfast.cli.tree import Grove, print_tree, tree_facts
 from holdfast.core import events as ev
 from holdfast.core.views import steps_of
 from holdfast.durations import to_us
@@ -348,10 +346,7 @@ def tree(context: click.Context, run: str, as_json: bool) -> None:
     if as_json:
         print_json(tree_facts(root))
         return
-    terminal = on_terminal()
-    width = console().width if terminal else 1000
-    painter = Painter(place.store.now(), unicode=speaks_unicode(), width=width, short_ids=terminal)
-    print_lines(painter.paint(root))
+    print_tree(place, root)
 
 
 @click.command()

@@ -10,7 +10,22 @@ from typing import Any
 import msgspec
 
 from holdfast.cli.facts import doing
-from holdfast.cli.output import LOOKS, Line, Look, Span, cut, iso, length, short_id, until
+from holdfast.cli.output import (
+    LOOKS,
+    Line,
+    Look,
+    Span,
+    console,
+    cut,
+    iso,
+    length,
+    on_terminal,
+    print_lines,
+    short_id,
+    speaks_unicode,
+    until,
+)
+from holdfast.cli.place import Place
 from holdfast.cli.plain import Reader
 from holdfast.core import events as ev
 from holdfast.core.views import steps_of
@@ -253,6 +268,13 @@ class Painter:
         more = f" and {len(counts) - 4} more" if len(counts) > 4 else ""
         icon = look.icon if self._unicode else look.ascii
         return [Span(prefix, "dim"), Span(icon, look.style), Span(f" {len(group)} done: {names}{more}", "dim")]
+
+
+def print_tree(place: Place, root: Node) -> None:
+    terminal = on_terminal()
+    width = console().width if terminal else 1000
+    painter = Painter(place.store.now(), unicode=speaks_unicode(), width=width, short_ids=terminal)
+    print_lines(painter.paint(root))
 
 
 def _folded(nodes: list[Node]) -> Iterator[list[Node]]:
