@@ -293,7 +293,7 @@ def test_a_step_can_not_wait(app: App) -> None:
         await wait_for_event("Paid")
 
     with TestApp(app):
-        with pytest.raises(WrongContextError, match="move it to the workflow"):
+        with pytest.raises(WrongContextError, match="move the wait to the workflow"):
             work.start().result()
 
 

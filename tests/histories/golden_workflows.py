@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
-from holdfast import App, Dag, Saga, hook, saga, shield, sleep, wf
+from holdfast import App, Dag, Saga, emit, hook, saga, shield, sleep, wait_for_event, wf
 
 app = App("golden")
 
@@ -322,3 +322,16 @@ async def hasty() -> Any:
     async with saga() as s:
         s.step(note, "bed", compensate=note)
         await asyncio.gather(s.step(fetch, "car", compensate=fetch), s.step(fetch, "boat", compensate=fetch))
+
+
+@app.workflow(max_retries=1)
+async def eventful() -> Any:
+    """Domain events emitted, waited for in turn and at once, and again by another attempt."""
+    await emit("Begun", Order("o-1", Decimal("1.50"), Size.SMALL, []))
+    both = await asyncio.gather(wait_for_event("Paid", where={"order": "o-1", "n": 1}), wait_for_event("Paid"))
+    wf.emit("Paid", both, key="own")
+    if wf.attempt == 1:
+        raise Refused("again")
+    with contextlib.suppress(TimeoutError):
+        await wait_for_event("Never", timeout="1d")
+    return await fetch([both, wf.emit("Over")])

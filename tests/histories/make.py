@@ -233,6 +233,16 @@ def hasty(run: World) -> None:
     completes(run, "note", None)
 
 
+@script()
+def eventful(run: World) -> None:
+    for where in ('{"n": 1, "order": "o-1"}', "{}"):
+        run.send("Paid", {"order": "o-1", "n": 1}, key=f"event {where}")
+    run.crash()
+    run.wake()
+    run.fire()
+    completes(run, "fetch", "fetched")
+
+
 def main() -> None:
     again = sys.argv[sys.argv.index("--again") + 1 :] if "--again" in sys.argv else []
     for name, (args, happens) in SCRIPTS.items():

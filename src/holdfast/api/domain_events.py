@@ -91,7 +91,7 @@ def wait_for_event(
 
     Raises TimeoutError in the workflow if there is none within `timeout`.
     """
-    execution = run_that_waits(f"wait_for_event({name!r})")
+    execution = run_that_waits(f"wait_for_event({name!r})", "wait")
     check_event_name(name)
     wanted = check_where(name, where)
     us = None if timeout is None else to_us(timeout, "timeout")

@@ -106,13 +106,14 @@ class HookCall(Answer[M]):
         )
 
 
-def run_that_waits(what: str) -> Execution:
+def run_that_waits(what: str, word: str) -> Execution:
     """The run whose code asks for something from outside; steps and runs without a history can't."""
     loop = running()
     if loop is None:
         if current_step.get() is not None:
             raise WrongContextError(
-                f"{what} in a step: a step can't wait for an answer; move it to the workflow and pass the payload to the step"
+                f"{what} in a step: a step can't wait for an answer; move the {word} to the workflow and pass the payload to "
+                "the step"
             )
         raise WrongContextError(f"{what} works in a run; in a test, use holdfast.testing.TestApp")
     execution: Execution = loop.execution
@@ -122,7 +123,7 @@ def run_that_waits(what: str) -> Execution:
 
 
 def ask_hook(name: str, timeout: Duration | None, key: str | None, model: Any) -> HookCall[Any]:
-    execution = run_that_waits(f"hook({name!r})")
+    execution = run_that_waits(f"hook({name!r})", "hook")
     _check_address(name, key)
     us = None if timeout is None else to_us(timeout, "timeout")
     return HookCall(execution, name, us, key or "", model if model is not None else _models.get(name))

@@ -108,8 +108,8 @@ class Happening:
             "error": "" if bytes(error) == b"null" else self._error_text(error),
             "correlation": correlation_of(row),
         }
-        if isinstance(event, ev.StepFailed):
-            facts |= {"step": event.name, "attempt": event.attempt}
+        if isinstance(event, ev.StepFailed | ev.StepRefused):
+            facts |= {"step": event.name, "attempt": getattr(event, "attempt", 1)}
         return facts
 
     def _error_text(self, error: Raw) -> str:
@@ -125,7 +125,7 @@ _STATUSES = {
 }  # fmt: skip
 _NAMES: dict[type[ev.Event], str] = {
     ev.RunCompleted: "run.succeeded", ev.RunFailed: "run.failed", ev.RunCancelled: "run.cancelled",
-    ev.RunStuck: "run.stuck", ev.StepFailed: "step.failed",
+    ev.RunStuck: "run.stuck", ev.StepFailed: "step.failed", ev.StepRefused: "step.failed",
 }  # fmt: skip
 
 

@@ -355,7 +355,7 @@ class LiveRun(RunWithSteps):
                     self._publish(key, value)
                 for one in event.emitted:
                     self._emit(one.name, one.key, one.payload, event.cmd, event.ts)
-            elif isinstance(event, ev.StepFailed):
+            elif isinstance(event, ev.StepFailed | ev.StepRefused):
                 self._tell(event)
         for command in commands:
             if not self.released:
