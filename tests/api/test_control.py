@@ -31,6 +31,7 @@ from holdfast import (
     wf,
 )
 from holdfast.api import client as client_module
+from holdfast.app import SystemClock
 from holdfast.testing import TestApp
 
 # -- ids
@@ -249,6 +250,37 @@ def test_a_delayed_run_sleeps_from_when_it_begins(app: App) -> None:
         begin = world.now
         flow.options(delay="1d").start().result()
         assert world.now - begin == dt.timedelta(days=1, hours=1)
+
+
+def test_a_run_that_waited_for_a_worker_sleeps_from_when_it_is_taken_up(app: App) -> None:
+    """Also if it is parked and taken over: its time begins once."""
+
+    @app.workflow
+    async def flow() -> float:
+        before = wf.utc_now()
+        await sleep("1h")
+        return (wf.utc_now() - before).total_seconds()
+
+    run = flow.start()
+    clock = app.clock = _Later()
+    app.close()
+    for _ in range(2):
+        with app.worker():
+            wait_until(lambda: run.status == "WAITING" or any(e.kind == "RunTakenUp" for e in run.history()))
+        clock.offset += 1_200_000_000
+    assert [event.kind for event in run.history()] == ["RunStarted", "RunTakenUp", "TimeRead"]
+    clock.offset += 3_600_000_000
+    with app.worker():
+        assert 3600 <= run.result(timeout=10) < 2 * 3600
+
+
+class _Later(SystemClock):
+    """A day later than it is, and more."""
+
+    offset = 86_400_000_000
+
+    def now(self) -> int:
+        return super().now() + self.offset
 
 
 def test_a_delayed_run_that_was_paused_and_resumed_still_begins_at_its_time(app: App) -> None:

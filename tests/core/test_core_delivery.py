@@ -351,3 +351,20 @@ def test_notes_count_attempts_and_losses_of_a_step() -> None:
     assert run.wake().waiting_for() == ""
     run.crash()
     assert run.wake().waiting_for() == ""
+
+
+def test_time_begins_when_a_worker_takes_up_a_run_that_waited() -> None:
+    async def flow() -> Any:
+        before = wf.utc_now()
+        await sleep(10)
+        return (wf.utc_now() - before).total_seconds()
+
+    run = world(flow, strict=True)
+    run.now = START + 3600 * SECOND
+    run._commit([ev.RunTakenUp(seq=2, ts=run.now)])
+    timer = run.wake().next_timer()
+    assert timer is not None
+    assert timer.due == START + 3610 * SECOND
+    run.crash()
+    run.fire()
+    assert run.result() == 10

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
-from holdfast import App, Dag, Saga, emit, hook, saga, shield, sleep, wait_for_event, wf
+from holdfast import App, Dag, Saga, chord, emit, group, hook, saga, shield, sleep, wait_for_event, wf
 
 app = App("golden")
 
@@ -335,3 +335,21 @@ async def eventful() -> Any:
     with contextlib.suppress(TimeoutError):
         await wait_for_event("Never", timeout="1d")
     return await fetch([both, wf.emit("Over")])
+
+
+@app.workflow
+async def late() -> Any:
+    """A run that waited for its first worker, and sleeps from then on."""
+    before = wf.utc_now()
+    await sleep(5)
+    return (wf.utc_now() - before).total_seconds()
+
+
+@app.workflow
+async def composed() -> Any:
+    """Canvases in the midst of a workflow: joined, collected, failed and told of."""
+    told = chord([fetch.s(n) for n in range(3)], note.s(), on_failure="collect").submit()
+    try:
+        await group(note.si("one"), fetch.si("two") | shipping.s()).on_error(note.s())
+    except Exception as error:
+        return await told, type(error).__name__, await (fetch.s("x" * 20_000) | note.s() | note.s())

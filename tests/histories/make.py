@@ -243,6 +243,32 @@ def eventful(run: World) -> None:
     completes(run, "fetch", "fetched")
 
 
+@script()
+def late(run: World) -> None:
+    run.now += 3600 * SECOND
+    run._commit([ev.RunTakenUp(seq=2, ts=run.now)])
+    run.fire()
+
+
+@script()
+def composed(run: World) -> None:
+    completes(run, "fetch", "y" * 20_000, 1)
+    run.fail(run.step("fetch", 1), Refused("no third"))
+    run.crash()
+    completes(run, "note", "one")
+    completes(run, "fetch", Order("o-1", Decimal("1.50"), Size.SMALL, []), 1)
+    completes(run, "fetch", "first")
+    (cmd,) = run.wake().children
+    run.child(cmd, Refused("no ship"))
+    run.crash()
+    completes(run, "note", "collected")
+    completes(run, "note", "told")
+    completes(run, "fetch", "z" * 20_000)
+    completes(run, "note", "n" * 20_000)
+    run.crash()
+    completes(run, "note", "end")
+
+
 def main() -> None:
     again = sys.argv[sys.argv.index("--again") + 1 :] if "--again" in sys.argv else []
     for name, (args, happens) in SCRIPTS.items():

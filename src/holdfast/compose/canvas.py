@@ -292,7 +292,7 @@ class Leaf(Part):
     def _recorded(self, arg: Any) -> bytes:
         if len(bytes(arg)) <= LARGEST_COPY:
             return arg  # type: ignore[no-any-return]
-        return refer_to([bytes(arg)], f"{len(bytes(arg)):,} bytes that are recorded before")
+        return refer_to([bytes(arg)], f"{len(bytes(arg)):,} bytes, recorded earlier")
 
     def _ended(self, future: asyncio.Future[Any]) -> None:
         self.conductor.freed()

@@ -83,6 +83,7 @@ class Asking:
         self._times: deque[int] = deque()
         self._beginning: ev.RunStarted | ev.ContinuedAsNew | None = None
         self._last_ts = 0
+        self._taken_up = 0
         self.started_at = 0
 
     @property

@@ -258,6 +258,10 @@ class ArgumentsChanged(Commanded, kw_only=True, omit_defaults=True, tag=True, gc
     """Replay asked for a recorded command with other arguments; the recorded outcome stands."""
 
 
+class RunTakenUp(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The run had waited for a worker: its code's time begins here, not when it was started."""
+
+
 class RunPaused(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     reason: str = ""
 
@@ -323,6 +327,7 @@ AnyEvent: TypeAlias = (
     | StepCancelled
     | ChildDropped
     | ArgumentsChanged
+    | RunTakenUp
     | RunPaused
     | RunResumed
     | RunStuck

@@ -100,6 +100,7 @@ class Execution(Asking):
         self._times = deque(times)
         if earlier:
             self._memo = Memo(earlier)
+        self._taken_up = next((event.ts for event in current if isinstance(event, ev.RunTakenUp)), 0)
         self._ledger = Ledger(current)
         self._edge = max((e.seq for e in current if e.delivered), default=0)
         self._cancelled = {e.cmd for e in current if isinstance(e, ev.StepCancelled | ev.ChildDropped)}
@@ -184,7 +185,7 @@ class Execution(Asking):
         if isinstance(event, ev.Beginning):
             self._begin(event)
         loop = self.loop
-        loop.begin(event.seq, event.ts)
+        loop.begin(event.seq, self._time_of(event))
         self._places.clear()
         self._hand_over(event)
         loop.run_dry()
@@ -202,14 +203,18 @@ class Execution(Asking):
         first = self._beginning
         self._random = None
         self._emissions.clear()
-        loop = self._loop = WorkflowLoop(self.greenlets, event.ts)  # type: ignore[abstract]
+        loop = self._loop = WorkflowLoop(self.greenlets, self._time_of(event))  # type: ignore[abstract]
         loop.execution = self
         loop.on_error = self._background_error
-        loop.begin(event.seq, event.ts)
+        loop.begin(event.seq, self._time_of(event))
         if isinstance(first, ev.ContinuedAsNew):
             for received in first.hooks:
                 self._mailbox.setdefault((received.name, received.key), deque()).append(received)
         self._main = loop.create_task(self.program.call(first.input), name=self.program.name)
+
+    def _time_of(self, event: ev.Event) -> int:
+        """When the code sees the event. Timers must not count the time that a run waited for its first worker."""
+        return max(event.ts, self._taken_up) if isinstance(event, ev.RunStarted) else event.ts
 
     def _hand_over(self, event: ev.Event) -> None:
         """Resolve whatever the event resolves; the code goes on when the loop runs."""

@@ -53,6 +53,12 @@ from holdfast.ports import Change, Letter, Message, NewRun, Status, Unsubscripti
 logger = logging.getLogger("holdfast.engine")
 
 
+A_MOMENT = 1_000_000
+"""A run that has waited longer for its first worker records when its time begins."""
+
+BEFORE_THE_CODE = (ev.RunStarted, ev.RunTakenUp, ev.RunPaused, ev.RunResumed)
+
+
 class LiveRun(RunWithSteps):
     """A run this engine owns. `advance` brings it forward, `take_change` says what to commit."""
 
@@ -109,6 +115,8 @@ class LiveRun(RunWithSteps):
             return False
         if isinstance(last, ev.AttemptFailed):
             self._begin_attempt(now)
+        elif self._waited_for_a_worker(now, last):
+            self._append_outside(ev.RunTakenUp(ts=now))
         elif not self.row.durable and self.row.losses and not self._begin_anew_after_loss(now):
             return False
         self._start_execution()
@@ -121,7 +129,11 @@ class LiveRun(RunWithSteps):
         return 0 if self._has_begun() else last.ts
 
     def _has_begun(self) -> bool:
-        return any(not isinstance(e, ev.RunStarted | ev.RunPaused | ev.RunResumed) for e in self._history)
+        return any(not isinstance(e, BEFORE_THE_CODE) for e in self._history)
+
+    def _waited_for_a_worker(self, now: int, last: ev.Event) -> bool:
+        """Whether nobody has executed its code before, and it was to begin some time ago."""
+        return self.is_new and self.row.durable and not self._has_begun() and now - last.ts > A_MOMENT
 
     def _wait_to_begin(self, now: int, begins_at: int, last: ev.Event) -> None:
         """Somebody ordered something of a run whose time has not come. All else stays in its inbox until then."""
