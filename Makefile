@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS := .venv-docs
 
-.PHONY: install demo test check torture bench format clean
+.PHONY: install demo test check torture bench bench-peers docs format clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -33,9 +34,22 @@ torture: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py
 
+bench-peers: $(STAMP)
+	$(BIN)/python benchmarks/bench_peers.py
+
+# The site's tools have an environment of their own: tests need none of them.
+$(DOCS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	touch $@
+
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	$(DOCS)/bin/python docs/_site/check.py site
+
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) $(DOCS) site .bench-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist

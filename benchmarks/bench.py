@@ -6,6 +6,8 @@ Every row is measured in this run; ratios to the floor are what can be compared 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import datetime as dt
 import json
 import os
 import platform
@@ -31,6 +33,7 @@ from workflows import (
     in_sequence_local,
     in_sequence_plain,
     in_sequence_volatile,
+    plain_step,
     sleeper,
     then_wait,
 )
@@ -204,9 +207,54 @@ def importing() -> None:
     row("import holdfast", min(times) * 1e3, "ms")
 
 
+def step_overhead() -> list[tuple[str, str, str, str]]:
+    """What it costs to do one thing after another, in the ways that people do it: nothing, asyncio, a durable run."""
+
+    def plain(i: int) -> int:
+        return i
+
+    async def awaited(i: int) -> int:
+        return i
+
+    def calls(n: int) -> None:
+        for i in range(n):
+            plain(i)
+
+    async def awaits(n: int) -> None:
+        for i in range(n):
+            await awaited(i)
+
+    def step_calls(n: int) -> None:
+        for i in range(n):
+            plain_step(i)
+
+    def per_step(n: int, action: Callable[[], Any]) -> float:
+        return best(3, action) / n * 1e6
+
+    measured = [
+        ("function call", per_step(100_000, lambda: calls(100_000)), "no", "no"),
+        ("asyncio call", per_step(100_000, lambda: asyncio.run(awaits(100_000))), "no", "no"),
+        ("a step called outside of a run", per_step(10_000, lambda: step_calls(10_000)), "no", "no"),
+    ]
+    with app.worker():
+        in_sequence.start(50).result()
+        volatile = per_step(1_000, lambda: in_sequence_volatile.start(1_000).result())
+        measured.append(("a step of a run with durable=False", volatile, "no", "no"))
+        durable = per_step(1_000, lambda: in_sequence.start(1_000).result())
+        measured.append(("a step of a durable run", durable, "yes", "over processes"))
+    print(f"\n{'pattern':58s} {'per step':>12s} {'':10s} {'resumable':16s} distributed")
+    rows = []
+    for pattern, us, resumable, distributed in measured:
+        value, unit = (us, "µs") if us < 100 else (us / 1e3, "ms")
+        print(f"{pattern:58s} {value:12.3f} {unit:10s} {resumable:16s} {distributed}", flush=True)
+        rows.append((pattern, f"{value:.3g} {unit}", resumable, distributed))
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    parser.add_argument("--overhead", action="store_true", help="only the table of what one step costs")
     parser.add_argument("--sleepers", type=int, default=20_000)
     options = parser.parse_args()
     print(
@@ -215,6 +263,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         app.use_store(str(folder / "bench.db"))
+        if options.overhead:
+            step_overhead()
+            return
         floor = floor_ms(folder, "FULL")
         row("floor: a bare commit of one row, FULL", floor, "ms")
         row("floor: the same, NORMAL", floor_ms(folder, "NORMAL"), "ms")
@@ -225,8 +276,15 @@ def main() -> None:
         across_processes()
         resuming()
         sleeping(options.sleepers)
+        overhead = step_overhead()
     if options.json:
-        options.json.write_text(json.dumps(ROWS, indent=2))
+        facts = {
+            "date": dt.datetime.now(dt.UTC).date().isoformat(),
+            "python": platform.python_version(),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "sqlite": sqlite3.sqlite_version,
+        }
+        options.json.write_text(json.dumps({**facts, "rows": ROWS, "overhead": overhead}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
