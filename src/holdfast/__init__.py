@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
     from holdfast.codec import Codec
+    from holdfast.compose.checkpointed import Checkpoint, Checkpointed
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
     from holdfast.core.context import StepAttempt
@@ -95,6 +96,8 @@ __all__ = [
     "ArgumentError",
     "BlockingCallError",
     "Canvas",
+    "Checkpoint",
+    "Checkpointed",
     "ChildRun",
     "ChordError",
     "Codec",
@@ -216,6 +219,7 @@ _HOMES = {
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.compose.saga": ["Saga", "saga"],
     "holdfast.compose.dag": ["Dag"],
+    "holdfast.compose.checkpointed": ["Checkpoint", "Checkpointed"],
     "holdfast.default_app": ["step", "workflow"],
     "holdfast.errors": [name for name in __all__ if name.endswith(("Error", "Failed"))],
     "holdfast.logs": ["RunFields"],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from holdfast import App, define_hook, hook, sleep, this_step, wf
+from holdfast import App, Dag, Saga, define_hook, hook, sleep, this_step, wf
 
 app = App("shop")
 log = logging.getLogger("shop")
@@ -144,3 +144,13 @@ async def outer(gate: str) -> None:
 @app.workflow
 async def greet(payload: object) -> str:
     return f"hello {payload}"
+
+
+parcels = Dag("parcels", app=app)
+parcels.add_step("boxes", lambda: [1, 2])
+parcels.add_step("pack", lambda box: box, map_over="boxes")
+parcels.add_step("gift", lambda: "ribbon", depends_on=["boxes"], condition=lambda ctx: len(ctx["boxes"]) > 2)
+
+returns = Saga("returns", app=app)
+returns.add_step("label", lambda order: f"label {order}", lambda label: None)
+returns.add_step("collect", lambda ctx: 1 // 0, max_retries=0)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from holdfast import (
     App,
+    Dag,
     FatalError,
     RetryableError,
     RunError,
@@ -562,6 +563,13 @@ named_trip = Saga("named-trip", app=app)
 for _name in ("flight", "hotel"):
     named_trip.add_step(_name, lambda ctx, name=_name: act(name), undo)
 named_trip.add_step("pay", refuse)
+
+
+errands = Dag("errands", app=app)
+errands.add_step("first", lambda ctx: act("first"))
+errands.add_step("each", lambda name, first: act(name), depends_on=["first"], map_over="names")
+errands.add_step("never", lambda: act("never"), depends_on=["first"], condition=lambda ctx: not ctx["first"])
+errands.add_step("last", lambda ctx: len(ctx), depends_on=["each", "never"], run_if="none_failed")
 
 
 def start_stranger() -> None:

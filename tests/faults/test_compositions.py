@@ -52,3 +52,15 @@ def test_a_saga_killed_at_any_commit_is_compensated_in_the_end(tmp_path: Path, f
         return effects.trip.start() if form == "trip" else effects.named_trip.start({})
 
     killed_at_every_commit(tmp_path, play, check_undone)
+
+
+@pytest.mark.timeout(300)
+def test_a_dag_killed_at_any_commit_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    def check(world: World, run: Any) -> None:
+        found = run.result(timeout=0)
+        assert found["each"] == ["the a", "the b", "the c"]
+        assert (found["last"], "never" in found) == (3, False)
+        keys = {entry.key: entry.note for entry in world.ledger("act")}
+        assert sorted(keys.values()) == ["a", "b", "c", "first"], "nothing that was recorded is executed again"
+
+    killed_at_every_commit(tmp_path, lambda: effects.errands.start({"names": ["a", "b", "c"]}), check)

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from holdfast.api.functions import AsyncWorkflow
 from holdfast.api.options import check_call, check_name, workflow_options
-from holdfast.compose.handlers import Handler, Home, define, find, is_async
+from holdfast.compose.handlers import Handler, Home, Scope, define, find, is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.plans import Plan, PlannedStep, read_plan
@@ -146,6 +146,27 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         return await found if is_async(function) else found
 
 
+class Line:
+    """The values of steps that run one after the other, as they are recorded."""
+
+    def __init__(self, execution: Execution, context: Context) -> None:
+        self._codec = execution.codec
+        self.values = encode_context(execution, context)
+        self._version = digest_of(self.values)
+        self._what = "the initial context"
+
+    def add(self, name: str, result: Raw) -> None:
+        self.values[name] = bytes(result)
+        self._version, self._what = digest(self._version, self.values[name]), f"the context after {name}"
+
+    def scope(self) -> Scope:
+        """What the next step sees. What is here when it is handed over is what was here when it was asked for."""
+        return Scope(self.values, self.whole, [self._version], self._what)
+
+    def whole(self) -> bytes:
+        return self._codec.join_dict(self.values)
+
+
 def digest(*parts: bytes) -> bytes:
     """Names what was made of these parts, in this order."""
     found = hashlib.blake2b(digest_size=16)
@@ -153,6 +174,10 @@ def digest(*parts: bytes) -> bytes:
         found.update(b"%d:" % len(part))
         found.update(part)
     return found.digest()
+
+
+def digest_of(values: Mapping[str, bytes]) -> bytes:
+    return digest(*(part for name, value in values.items() for part in (name.encode(), value)))
 
 
 def split_list(execution: Execution, value: bytes) -> list[bytes] | None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 from msgspec import Raw
 
-from holdfast.compose.composition import Composition, Context, digest, encode_context, split_list
+from holdfast.compose.composition import Composition, Context, digest, digest_of, encode_context, split_list
 from holdfast.compose.drawing import to_mermaid, to_svg
 from holdfast.compose.handlers import Home, Scope
 from holdfast.core.execution import Execution
@@ -318,7 +318,7 @@ class _DagRun:
         self._wholes: dict[str, bytes] = {}
         self._values = dict(self._initial)
         self._failed: dict[str, BaseException] = {}
-        self._start = digest(*(part for name, value in self._initial.items() for part in (name.encode(), value)))
+        self._start = digest_of(self._initial)
         self._versions: dict[str, bytes] = {}
         self._members: dict[str, list[Future[Raw]]] = {}
         self._members_left: dict[str, int] = {}

@@ -19,8 +19,8 @@ from holdfast.api.calls import Call, wait
 from holdfast.api.functions import CallOptions, Step, Workflow, child_options
 from holdfast.api.options import NO_OPTIONS, StartOptions
 from holdfast.api.waiting import shield
-from holdfast.compose.composition import Composition, Context, digest, encode_context
-from holdfast.compose.handlers import Home, Scope, is_async
+from holdfast.compose.composition import Composition, Context, Line
+from holdfast.compose.handlers import Home, is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, wait_plainly
 from holdfast.core.plans import Plan, PlannedStep, undo_key
@@ -297,36 +297,27 @@ class Saga(Composition):
                 self._check_need(undo_key(name), self._handlers[undo_key(name)], known, ("result",))
 
     async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
-        values = encode_context(execution, context)
-        version = digest(*(part for name, value in values.items() for part in (name.encode(), value)))
-        after = "the initial context"
-
-        def scope() -> Scope:
-            # What is in `values` when a step is handed over is what was there when it was asked for.
-            return Scope(values, lambda: execution.codec.join_dict(values), [version], after)
-
+        line = Line(execution, context)
         async with saga(self.name) as s:
             for step in plan.steps:
                 handler = self._handler(execution, step.name, step.runs, step.is_workflow)
-                undo = None if not step.undo else self._undo(execution, step, scope)
+                undo = None if not step.undo else self._undo(execution, step, line)
                 try:
-                    action = s._begin(step.name, lambda: handler.ask(execution, step.name, scope()), undo)  # noqa: B023
+                    action = s._begin(step.name, lambda: handler.ask(execution, step.name, line.scope()), undo)  # noqa: B023
                 except ArgumentError as error:
                     execution.refuse_step(step.name, step.runs, error)
                     s._failed_at(step.name, error)
                     raise
-                result = bytes(await action)
-                values[step.name] = result
-                version, after = digest(version, result), f"the context after {step.name}"
-        return Raw(execution.codec.join_dict(values))
+                line.add(step.name, await action)
+        return Raw(line.whole())
 
-    def _undo(self, execution: Execution, step: PlannedStep, scope: Callable[[], Scope]) -> Undo:
+    def _undo(self, execution: Execution, step: PlannedStep, line: Line) -> Undo:
         handler = self._handler(execution, undo_key(step.name), step.undo, step.undo_is_workflow)
 
         async def undo(cmd: str, result: Any) -> None:
             given = {"result": (bytes(result), f"result of {step.name}")}
             try:
-                asked = handler.ask(execution, undo_key(step.name), scope(), given, undoes=cmd)
+                asked = handler.ask(execution, undo_key(step.name), line.scope(), given, undoes=cmd)
             except ArgumentError as error:
                 execution.refuse_step(undo_key(step.name), step.undo, error)
                 raise
