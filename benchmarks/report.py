@@ -30,8 +30,11 @@ def own(found: dict[str, Any]) -> str:
 
 
 def overhead(found: dict[str, Any]) -> str:
-    lines = ["| pattern | per step | resumable | distributed |", "|---|--:|---|---|"]
-    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in found["overhead"]])
+    lines = ["| pattern | usually | here | against the floor | resumable |", "|---|---|--:|--:|---|"]
+    for row in found["overhead"]:
+        ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f} ×"
+        lines.append(f"| {row['pattern']} | {row['usually']} | {row['here']} | {ratio} | {row['resumable']} |")
+    return "\n".join(lines)
 
 
 def peers(found: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import App, sleep
+from holdfast import App, Dag, emit, sleep, wait_for_event
 
 app = App("bench", "bench.db")
 
@@ -73,3 +73,26 @@ async def then_wait(n: int) -> int:
 @app.workflow
 async def sleeper(seconds: float) -> None:
     await sleep(seconds)
+
+
+@app.on("Hop")
+@app.step
+async def hop(left: int) -> None:
+    await emit("Hop" if left else "Landed", max(left - 1, 0))
+
+
+@app.workflow
+async def by_events(n: int) -> None:
+    await emit("Hop", n - 1)
+    await wait_for_event("Landed")
+
+
+@app.step
+async def node() -> int:
+    return 1
+
+
+LENGTH = 200
+in_a_line = Dag("in-a-line", app=app)
+for number in range(LENGTH):
+    in_a_line.add_step(f"n{number}", node, depends_on=[f"n{number - 1}"] if number else [])

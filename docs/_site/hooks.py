@@ -14,7 +14,9 @@ def on_config(config: Any) -> None:
     config["nav"].append({"Decisions": sorted(str(page.relative_to(docs)) for page in (docs / "adr").glob("*.md"))})
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """`python no-run`, `# orders.py` in the first line, and `output`, as mkdocs says it."""
+    if "side-by-side" in markdown:
+        page.meta["hide"] = ["toc"]  # room for two columns
     markdown = _PYTHON.sub(lambda found: f'```python title="{found[1]}"\n' if found[1] else "```python\n", markdown)
     return markdown.replace("```output\n", '```text title="prints"\n')

@@ -82,7 +82,11 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         if "://" not in target:
-            assert (page.parent / target).exists(), f"{named(page)} links to {target}"
+            found = (page.parent / target).resolve()
+            assert found.exists(), f"{named(page)} links to {target}"
+            assert page not in DOCS or found in DOCS or found.suffix == ".svg", (
+                f"{named(page)}: {target} isn't on the site"
+            )
 
 
 def test_every_page_is_on_the_site() -> None:
