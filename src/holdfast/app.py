@@ -23,7 +23,16 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_type_hin
 from holdfast import failpoints
 from holdfast.api.client import Client
 from holdfast.api.domain_events import emit_now
-from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallableClass, SyncStep, SyncWorkflow, is_decorated
+from holdfast.api.functions import (
+    AsyncStep,
+    AsyncWorkflow,
+    CallableClass,
+    Step,
+    SyncStep,
+    SyncWorkflow,
+    Workflow,
+    is_decorated,
+)
 from holdfast.api.handles import Run, RunPage
 from holdfast.api.options import (
     NO_OPTIONS,
@@ -68,7 +77,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 W = TypeVar("W", bound=Callable[[StepAttempt], Iterator[None]] | Callable[[StepAttempt], AsyncIterator[None]])
-F = TypeVar("F")
+F = TypeVar("F", bound=Step[..., Any] | Workflow[..., Any])
 D = TypeVar("D", StepDefinition, WorkflowDefinition)
 Pool = Literal["thread", "process"]
 ErrorClasses = type[BaseException] | Sequence[type[BaseException]]

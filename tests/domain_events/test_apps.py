@@ -95,6 +95,27 @@ def test_one_app_emits_and_another_reacts(app: App, other: App) -> None:
         assert app.runs(workflow="reserve") == []
 
 
+def test_the_app_of_another_store_s_step_emits_at_once_and_once(app: App, other: App) -> None:
+    attempts = []
+
+    @app.step(retry_delay=0)
+    def tell() -> str:
+        attempts.append(1)
+        event = other.emit("OrderCreated", {"id": "o-1"})
+        if len(attempts) < 3:
+            raise ConnectionError("again")
+        return event
+
+    reserves(other)
+    with worker(other), worker(app):
+        run = tell.start()
+        event = run.result(timeout=20)
+        assert ended(other, "reserve", 1) == ["reserved o-1"]
+        found = other.store.domain_event(event)
+        assert found is not None
+        assert (found.app, found.correlation) == ("warehouse", run.correlation)
+
+
 def test_an_event_is_kept_for_an_app_whose_workers_are_away(app: App, store: str) -> None:
     with worker(deploy(store, reserves)):
         pass

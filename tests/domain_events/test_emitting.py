@@ -369,7 +369,10 @@ def test_several_conditions_on_one_function_start_it_once(app: App) -> None:
 # -- what is refused
 
 
-@pytest.mark.parametrize("where", ["EUR", {1: 2}, {"a..b": 1}, {"": 1}, {"a": [1]}, {"a": {}}, {"a": float("nan")}])
+@pytest.mark.parametrize(
+    "where",
+    ["EUR", {1: 2}, {"a..b": 1}, {"": 1}, {"a": [1]}, {"a": {}}, {"a": float("nan")}, {"a": 2**64}, {"a": "\ud800"}],
+)
 def test_what_can_never_be_matched_is_refused(app: App, where: Any) -> None:
     with pytest.raises(DefinitionError, match="'Paid'"):
         app.on("Paid", where=where)
@@ -389,7 +392,7 @@ def test_names_that_are_not_ours_to_emit_are_refused(app: App, name: str) -> Non
         asyncio.run(emit(name))
 
 
-@pytest.mark.parametrize("key", ["", 5, "x" * 201])
+@pytest.mark.parametrize("key", ["", 5, "x" * 201, "two\nlines"])
 def test_keys_that_are_none_are_refused(app: App, key: Any) -> None:
     with pytest.raises(DefinitionError, match="key"):
         app.emit("Paid", key=key)

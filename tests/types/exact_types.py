@@ -28,9 +28,11 @@ from holdfast import (
     Step,
     StepAttempt,
     StepFuture,
+    TraceNode,
     Workflow,
     WorkflowIdentity,
     define_hook,
+    emit,
     every,
     hook,
     shield,
@@ -39,6 +41,7 @@ from holdfast import (
     step,
     this_step,
     use,
+    wait_for_event,
     wf,
     workflow,
 )
@@ -432,3 +435,33 @@ async def scheduled() -> None:
     assert_type(await app.schedules.alist(), list[ScheduleInfo])
     assert_type(app.schedules.trigger("nightly"), Run[Any])
     assert_type(wf.scheduled_at, dt.datetime | None)
+
+
+# -- domain events
+
+
+@app.on("PaymentCompleted", where={"currency": "EUR", "customer.vip": True})
+@app.on("run.failed")
+@app.workflow
+async def react(payload: dict[str, Any]) -> int:
+    return 1
+
+
+@app.on("PaymentCompleted")
+@app.step
+def count(payload: Order) -> str:
+    return ""
+
+
+async def with_events(order: Order) -> None:
+    assert_type(await react({}), int)
+    assert_type(count(order), str)
+    assert_type(count.start(order), Run[str])
+    assert_type(await emit("OrderCreated", order, key="o-1"), str)
+    assert_type(wf.emit("OrderCreated"), str)
+    assert_type(app.emit("OrderCreated", {"id": 1}), str)
+    assert_type(await app.aemit("OrderCreated"), str)
+    assert_type(await wait_for_event("Paid", where={"order": 1}, timeout="2d"), Any)
+    assert_type(await wait_for_event("Paid", payload=Order), Order)
+    assert_type(count.start(order).trace(), TraceNode)
+    assert_type((await app.atrace("o-1")).children, list[TraceNode])

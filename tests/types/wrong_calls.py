@@ -188,6 +188,18 @@ Schedule("@daily", overlap="cancel")  # E: arg-type
 every("15m", 5)  # E: call-arg
 
 
+# -- domain events
+
+
+@app.on("Paid")  # E: type-var
+def plain(payload: object) -> None: ...
+
+
+app.on("Paid", where={"order": [1]})  # E: dict-item
+app.emit("Paid", {}, "key")  # E: call-arg
+wf.wait_for_event("Paid", {"order": 1})  # E: call-arg
+
+
 # -- the package
 
 

@@ -163,7 +163,9 @@ class Client:
         step = current_step.get()
         if step is not None and step.attempt.app == self.app:
             return emit_in_step(step, name, payload, key)
-        key = key or str(uuid.uuid4())
+        key = key or (
+            str(uuid.uuid4()) if step is None else step.next_child_id(name)
+        )  # the next attempt finds it again
         event = event_id(self.app, name, key)
         self.store.emit(
             Emission(

@@ -11,6 +11,7 @@ from holdfast.cli.output import iso, until
 from holdfast.cli.plain import Reader
 from holdfast.core import events as ev
 from holdfast.core.views import StepView
+from holdfast.engine.records import correlation_of
 from holdfast.ports import FINAL, RunRow, Status, Store, WorkerRow
 
 _COMMON = ("seq", "kind", "ts", "name", "cmd", "cause", "attempt")
@@ -30,6 +31,7 @@ def run_facts(row: RunRow, now: int) -> dict[str, Any]:
         "priority": row.priority,
         "parent_id": row.parent_id,
         "root_id": row.root_id,
+        "correlation": correlation_of(row),
         "worker": row.owner,
         "build": row.build,
         "created_at": iso(row.created_at),

@@ -37,8 +37,8 @@ def check_event_name(name: Any, *, emitting: bool = False) -> None:
 
 
 def check_event_key(name: str, key: Any) -> None:
-    if key is not None and (type(key) is not str or not 0 < len(key) <= NAME_LIMIT):
-        raise DefinitionError(f"event {name!r}, key={key!r}: a key is a text of 1 to {NAME_LIMIT} characters")
+    if key is not None and (type(key) is not str or not 0 < len(key) <= NAME_LIMIT or not key.isprintable()):
+        raise DefinitionError(f"event {name!r}, key={key!r}: a key is a text of 1 to {NAME_LIMIT} printable characters")
 
 
 def event_id(app: str, name: str, key: str) -> str:
@@ -77,14 +77,22 @@ def check_where(name: str, where: Any) -> dict[str, Scalar]:
             raise DefinitionError(
                 f"event {name!r}, where: {path!r} is not a path into the payload, such as 'currency' or 'customer.id'"
             )
-        if not isinstance(value, str | int | float | bool | None) or (
-            isinstance(value, float) and not math.isfinite(value)
-        ):
+        if not _is_comparable(value):
             raise DefinitionError(
                 f"event {name!r}, where: {path!r} is compared with {value!r}; give a text, a number, True, False or None, as "
                 "it is in the payload's JSON (a date or a Decimal is a text there)"
             )
     return {path: _plain(value) for path, value in where.items()}
+
+
+def _is_comparable(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    if isinstance(value, str):
+        return not any("\ud800" <= char <= "\udfff" for char in value)
+    return value is None
 
 
 def _plain(value: Any) -> Scalar:

@@ -138,13 +138,16 @@ class EventTables(abc.ABC):
         return found
 
     def listeners(self, arrival: Arrival, lookups: Sequence[str], limit: int) -> list[Listener]:
+        rows: list[Any] = []
         with self.read() as db:
-            parameters = {
-                "name": arrival.event.name, "app": self.app, "lookups": json.dumps(lookups), "after": arrival.after,
-                "upto": arrival.upto, "limit": limit,
-            }  # fmt: skip
-            rows = db.execute(self._q["listeners"], parameters).fetchall()
-        return [Listener(no=r[0], target=r[1], run_id=r[2], cmd=r[3], spec=r[4]) for r in rows]
+            for lookup in set(lookups):
+                parameters = {
+                    "name": arrival.event.name, "app": self.app, "lookup": lookup, "after": arrival.after,
+                    "upto": arrival.upto, "limit": limit,
+                }  # fmt: skip
+                rows += db.execute(self._q["listeners"], parameters)
+        rows.sort()
+        return [Listener(no=r[0], target=r[1], run_id=r[2], cmd=r[3], spec=r[4]) for r in rows[:limit]]
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         with self.write("deliver") as db:
