@@ -46,7 +46,7 @@ from holdfast.api.options import (
 from holdfast.api.schedules import Schedule, Schedules, When, to_schedules
 from holdfast.api.tracing import TraceNode
 from holdfast.codec import Codec
-from holdfast.core.context import StepAttempt, current_step
+from holdfast.core.context import StepAttempt
 from holdfast.core.definitions import (
     Around,
     RetryDelay,
@@ -518,7 +518,7 @@ class App:
             raise DefinitionError(
                 f"@app.on({event!r}): {function!r} belongs to app {function._app.name!r}; use the `on` of that app"
             )
-        signature = inspect.signature(definition.function)
+        signature = definition.signature
         takes_payload = next((n == 1 for n in (1, 0) if _can_take(signature, n)), None)
         if takes_payload is None:
             raise DefinitionError(
@@ -548,7 +548,7 @@ class App:
 
     async def aemit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
         """`emit` for async code."""
-        if running() is not None or current_step.get() is not None:
+        if running() is not None:
             return self.emit(name, payload, key=key)
         return await asyncio.to_thread(lambda: self.emit(name, payload, key=key))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from holdfast import App, DefinitionError, EncodeError, RetryableError, Run, WrongContextError, emit, sleep, wf
+from holdfast import App, DefinitionError, EncodeError, RetryableError, Run, WrongContextError, emit, sleep, use, wf
 from holdfast.testing import TestApp
 
 
@@ -70,6 +71,22 @@ def test_a_handler_may_take_nothing(app: App) -> None:
         app.emit("Tick", {"n": 1})
         world.settle()
         assert results_of(app, "tock") == ["tock"]
+
+
+def test_a_handler_is_given_the_resources_that_it_asks_for(app: App) -> None:
+    @app.resource
+    def ledger() -> Iterator[list[int]]:
+        yield [10]
+
+    @app.on("Paid")
+    @app.step
+    def book(amount: int, entries: list[int] = use(ledger)) -> int:
+        return amount + entries[0]
+
+    with TestApp(app) as world:
+        app.emit("Paid", 5)
+        world.settle()
+        assert results_of(app, "book") == [15]
 
 
 def test_the_same_key_again_is_the_same_event(app: App) -> None:

@@ -33,6 +33,7 @@ from holdfast.ports import (
 )
 
 logger = logging.getLogger("holdfast.engine")
+TEXT_LIMIT = 2_000
 
 
 class Spec(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -90,11 +91,9 @@ class Happening:
     def emission(self) -> Emission:
         self.wanted = True
         row, event = self._row, self._event
-        # The run's number: one of the same id may have been here before.
-        emission = emission_of(row, RunOptions(), self.name, f"{row.no}:{event.seq}", b"", "", event.ts)
-        emission.payload = msgspec.json.encode(self._facts())
-        emission.quiet = True
-        return emission
+        key = f"{row.no}:{event.seq}"  # not the run's id: one of the same may have been here before
+        payload = self._codec.encode(self._facts(), f"the payload of event {self.name!r}")
+        return emission_of(row, RunOptions(quiet=True), self.name, key, payload, "", event.ts)
 
     def _facts(self) -> dict[str, Any]:
         row, event = self._row, self._event
@@ -103,8 +102,8 @@ class Happening:
             "run_id": row.id,
             "workflow": row.workflow,
             "app": row.app,
-            "status": _STATUSES[self.name],
-            "reason": getattr(event, "reason", ""),
+            "status": str(_STATUSES[self.name]),
+            "reason": getattr(event, "reason", "")[:TEXT_LIMIT],
             "error": "" if bytes(error) == b"null" else self._error_text(error),
             "correlation": correlation_of(row),
         }
@@ -114,7 +113,7 @@ class Happening:
 
     def _error_text(self, error: Raw) -> str:
         try:
-            return self._codec.error_text(error)
+            return self._codec.error_text(error)[:TEXT_LIMIT]
         except ValueCodecError as unreadable:
             return str(unreadable)
 
