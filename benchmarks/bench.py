@@ -28,9 +28,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from floor import floor_ms
 from workflows import (
     LENGTH,
+    WIDTH,
     app,
     async_step,
     by_events,
+    fan,
     gathered,
     in_a_line,
     in_sequence,
@@ -99,6 +101,7 @@ def in_process(floor: float) -> None:
         row("cost per step at 10,000 against 100", large / small, "×", note=f"{small:.3f} and {large:.3f} ms")
         for n in (1_000, 10_000):
             row(f"gather of {n:,}", best(2, lambda n=n: gathered.start(n).result()), "s")  # type: ignore[misc]
+        row(f"DAG of {WIDTH:,}, a fan", best(3, lambda: fan.start({}).result()), "s")
 
 
 def throughput() -> None:

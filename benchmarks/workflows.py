@@ -96,3 +96,10 @@ LENGTH = 200
 in_a_line = Dag("in-a-line", app=app)
 for number in range(LENGTH):
     in_a_line.add_step(f"n{number}", node, depends_on=[f"n{number - 1}"] if number else [])
+
+WIDTH = 1_000
+fan = Dag("fan", app=app)
+fan.add_step("source", node)
+for number in range(WIDTH - 2):
+    fan.add_step(f"n{number}", node, depends_on=["source"])
+fan.add_step("sink", node, depends_on=[f"n{number}" for number in range(WIDTH - 2)])

@@ -274,6 +274,15 @@ def test_map_over_executes_a_step_for_each_element_and_keeps_their_order(app: Ap
         assert run.steps["fetch[1]"].kwargs["page"] == 2
 
 
+def test_a_dag_may_have_the_name_of_one_of_its_steps(app: App) -> None:
+    dag = Dag("each", app=app)
+    dag.add_step("each", lambda n: n + 1, map_over="numbers")
+    with TestApp(app):
+        run = dag.start({"numbers": [1, 2]})
+        assert run.result()["each"] == [2, 3]
+        assert run.steps["each"].result == [2, 3]
+
+
 def test_map_over_takes_initial_values_workflows_and_nothing_at_all(app: App) -> None:
     @app.workflow
     def double(n: int) -> int:

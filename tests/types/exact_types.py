@@ -12,7 +12,10 @@ from typing import Any, NamedTuple, assert_type
 
 from holdfast import (
     App,
+    Checkpoint,
+    Checkpointed,
     ChildRun,
+    Dag,
     HookCall,
     HookDefinition,
     Resource,
@@ -21,6 +24,7 @@ from holdfast import (
     RunPage,
     RunStep,
     RunSteps,
+    Saga,
     Schedule,
     ScheduleInfo,
     Status,
@@ -35,6 +39,7 @@ from holdfast import (
     emit,
     every,
     hook,
+    saga,
     shield,
     sleep,
     start_child_workflow,
@@ -254,6 +259,17 @@ def starting(order: Order) -> None:
     assert_type(top_level_step.start(1), Run[str])
     assert_type(top_level_workflow.options(id="x").start(), Run[list[str]])
     assert_type(app.start("fulfil", order), Run[Any])
+
+
+async def compositions(order: Order, dag: Dag, trip: Saga, job: Checkpointed) -> None:
+    for each in (dag, trip, job):
+        assert_type(each.start({"order": order}), Run[dict[str, Any]])
+        assert_type(await each({"order": order}), dict[str, Any])
+    assert_type(dag.add_step("charge", charge, depends_on=["price"], max_retries=2), Dag)
+    assert_type(job.checkpoint, Checkpoint | None)
+    async with saga() as s:
+        assert_type(s.step(price, order, compensate=charge), Decimal)
+        assert_type(await s.step(charge, order, Decimal(1)), bool)
 
 
 async def starting_from_async_code(order: Order) -> None:

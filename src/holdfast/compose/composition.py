@@ -85,7 +85,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
         given, _ = check_call(f"{self._what} {self.name}", self._definition, args, kwargs)
         self._plan()
-        self._check_context(given[0] if given else kwargs.get("context"))
+        self._check_context(given[0] if given else None)
         return super()._encode(args, kwargs)
 
     def _check_context(self, context: Any) -> None:

@@ -369,7 +369,7 @@ class _DagRun:
         elements = None if value is None else split_list(self._execution, value)
         if elements is None:
             raise self._dag._not_a_list(step)
-        self._execution.plan(step.name, Raw(b"%d" % len(elements)))
+        self._execution.plan(step.name, Raw(b"%d" % len(elements)), key=step.name)
         handler = self._dag._handler(self._execution, step.name, step.runs, step.is_workflow)
         scope = self._scope(step)
         self._members_left[step.name] = len(elements)

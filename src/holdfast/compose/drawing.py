@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from html import escape
+from itertools import pairwise
+from statistics import fmean
 
 from holdfast.core.plans import Plan, PlannedStep
 
 HEIGHT, GAP, LAYER, LETTER, MARGIN = 40, 24, 96, 8, 16
-_SWEEPS = 4
+SWEEPS = 8
+PASSED = 20_000
 
 
 def to_mermaid(plan: Plan) -> str:
@@ -32,38 +35,49 @@ def _mermaid_text(text: str) -> str:
     return re.sub(r'[#&<>"`*_~\\]', lambda found: f"#{ord(found[0])};", text)
 
 
+# -- the picture
+
+Place = str | tuple[str, str, int]
+"""A step, or where the edge between two steps passes a layer."""
+
+
 def to_svg(plan: Plan) -> str:
-    layers = _ordered(plan, _layers(plan))
-    widths = {step.name: LETTER * len(_label(step)) + 2 * MARGIN for step in plan.steps}
-    across = [sum(widths[name] for name in layer) + GAP * (len(layer) - 1) for layer in layers]
+    layers, routes = _arranged(plan)
+    widths: dict[Place, float] = {step.name: LETTER * len(_label(step)) + 2 * MARGIN for step in plan.steps}
+    across = [sum(widths.get(place, 0) for place in layer) + GAP * (len(layer) - 1) for layer in layers]
     width = max(across, default=0) + 2 * MARGIN
     height = LAYER * max(len(layers) - 1, 0) + HEIGHT + 2 * MARGIN
-    centres: dict[str, tuple[float, float]] = {}
+    centres: dict[Place, tuple[float, float]] = {}
     for number, layer in enumerate(layers):
         x = (width - across[number]) / 2
-        for name in layer:
-            centres[name] = (x + widths[name] / 2, MARGIN + LAYER * number + HEIGHT / 2)
-            x += widths[name] + GAP
+        for place in layer:
+            centres[place] = (x + widths.get(place, 0) / 2, MARGIN + LAYER * number + HEIGHT / 2)
+            x += widths.get(place, 0) + GAP
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
         'font-family="system-ui, sans-serif" font-size="14">',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#667085"/></marker></defs>',
     ]
-    lines += [_edge(centres[name], centres[step.name], step.run_if) for step in plan.steps for name in step.depends_on]
+    for step in plan.steps:
+        lines += [_edge([centres[place] for place in routes[name, step.name]], step.run_if) for name in step.depends_on]
     lines += [_box(step, centres[step.name], widths[step.name]) for step in plan.steps]
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _edge(start: tuple[float, float], end: tuple[float, float], run_if: str) -> str:
-    (x1, y1), (x2, y2) = (start[0], start[1] + HEIGHT / 2), (end[0], end[1] - HEIGHT / 2)
-    bend = (y2 - y1) / 2
+def _edge(points: list[tuple[float, float]], run_if: str) -> str:
+    """From the bottom of the first to the top of the last; straight through the layers between."""
+    x, y = points[0]
+    drawn = f"M{x:g} {y + HEIGHT / 2:g}"
+    for (x1, y1), (x2, y2) in pairwise(points):
+        start, end = y1 + HEIGHT / 2, y2 - HEIGHT / 2
+        middle = (start + end) / 2
+        drawn += f"C{x1:g} {middle:g} {x2:g} {middle:g} {x2:g} {end:g}"
+        if (x2, y2) != points[-1]:
+            drawn += f"V{y2 + HEIGHT / 2:g}"
     dashes = "" if run_if == "all_success" else ' stroke-dasharray="5 4"'
     title = "" if run_if == "all_success" else f"<title>{run_if}</title>"
-    return (
-        f'<path d="M{x1:g} {y1:g}C{x1:g} {y1 + bend:g} {x2:g} {y2 - bend:g} {x2:g} {y2:g}" fill="none" stroke="#667085"'
-        f'{dashes} marker-end="url(#tip)">{title}</path>'
-    )
+    return f'<path d="{drawn}" fill="none" stroke="#667085"{dashes} marker-end="url(#tip)">{title}</path>'
 
 
 def _box(step: PlannedStep, centre: tuple[float, float], width: float) -> str:
@@ -77,39 +91,58 @@ def _box(step: PlannedStep, centre: tuple[float, float], width: float) -> str:
     )
 
 
-def _layers(plan: Plan) -> list[list[str]]:
+def _arranged(plan: Plan) -> tuple[list[list[Place]], dict[tuple[str, str], list[Place]]]:
+    """What is in each layer, from left to right, and by which places each edge goes."""
+    depths = _depths(plan)
+    layers: list[list[Place]] = [[] for _ in range(max(depths.values(), default=-1) + 1)]
+    for name, depth in depths.items():
+        layers[depth].append(name)
+    edges = [(name, step.name) for step in plan.steps for name in step.depends_on]
+    # Around the boxes, unless there are so many long edges that nobody could follow them anyway.
+    around = sum(depths[end] - depths[start] - 1 for start, end in edges) <= PASSED
+    routes: dict[tuple[str, str], list[Place]] = {}
+    above: dict[Place, list[Place]] = {}
+    below: dict[Place, list[Place]] = {}
+    for start, end in edges:
+        passed: list[Place] = [(start, end, n) for n in range(depths[start] + 1, depths[end])] if around else []
+        for place, depth in zip(passed, range(depths[start] + 1, depths[end]), strict=False):
+            layers[depth].append(place)
+        routes[start, end] = [start, *passed, end]
+        for upper, lower in pairwise(routes[start, end]):
+            below.setdefault(upper, []).append(lower)
+            above.setdefault(lower, []).append(upper)
+    _order(layers, above, below)
+    return layers, routes
+
+
+def _depths(plan: Plan) -> dict[str, int]:
     """Each step below all that it depends on, as high as possible."""
     left = {step.name: len(step.depends_on) for step in plan.steps}
     followers = plan.followers()
-    layers: list[list[str]] = []
-    layer = [name for name, count in left.items() if not count]
+    depths: dict[str, int] = {}
+    layer, depth = [name for name, count in left.items() if not count], 0
     while layer:
-        layers.append(layer)
+        depths |= dict.fromkeys(layer, depth)
         following: list[str] = []
         for name in layer:
             for follower in followers[name]:
                 left[follower.name] -= 1
                 if not left[follower.name]:
                     following.append(follower.name)
-        layer = following
-    return layers
+        layer, depth = following, depth + 1
+    return depths
 
 
-def _ordered(plan: Plan, layers: list[list[str]]) -> list[list[str]]:
-    """Neighbours near each other: each step is moved to the middle of those above it, then of those below."""
-    above = {step.name: list(step.depends_on) for step in plan.steps}
-    below = {name: [step.name for step in steps] for name, steps in plan.followers().items()}
-    places = {name: place for layer in layers for place, name in enumerate(layer)}
-    for sweep in range(_SWEEPS):
+def _order(layers: list[list[Place]], above: dict[Place, list[Place]], below: dict[Place, list[Place]]) -> None:
+    """Neighbours near each other: each place is moved to the middle of those above it, then of those below."""
+    places = {place: number for layer in layers for number, place in enumerate(layer)}
+    for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         neighbours = above if down else below
         for layer in layers if down else reversed(layers):
             middles = {
-                name: sum(places[each] for each in neighbours[name]) / len(neighbours[name])
-                if neighbours[name]
-                else places[name]
-                for name in layer
+                place: fmean(places[each] for each in neighbours[place]) if place in neighbours else places[place]
+                for place in layer
             }
             layer.sort(key=middles.__getitem__)
-            places |= {name: place for place, name in enumerate(layer)}
-    return layers
+            places |= {place: number for number, place in enumerate(layer)}

@@ -416,11 +416,12 @@ class Asking:
 
     # -- what a composition decides
 
-    def plan(self, name: str, shape: Raw) -> Raw:
-        """Record what a composition is made of. On replay it is what it was made of when the attempt began."""
+    def plan(self, name: str, shape: Raw, key: str = "") -> Raw:
+        """Record what a composition is made of, or one of its steps (`key`). On replay it is what it was made of when
+        the attempt began."""
         self._refuse_if_evicted()
-        self._check_key("g", name)
-        found = self._answer_to("g", name, bytes(shape), name)
+        self._check_key("g", key)
+        found = self._answer_to("g", name, bytes(shape), key)
         if found.recorded is not None:
             return Raw(found.recorded.args)
         self._append(ev.Planned(ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, name=name, args=shape))

@@ -90,9 +90,9 @@ def _key(cmd: str) -> str:
 
 
 def _plan(event: ev.Planned, steps: dict[str, StepView], planned: dict[str, PlannedStep]) -> None:
-    if event.name in planned:  # how often one of the steps is executed
-        whole, step = steps[planned[event.name].cmd], planned[event.name]
-        letter = step.cmd[0]
+    if event.cmd.startswith("g:"):  # how often one of the steps is executed
+        step = planned[event.name]
+        whole, letter = steps[step.cmd], step.cmd[0]
         for key in member_keys(step.name, int(msgspec.json.decode(event.args))):
             cmd = f"{letter}:{key}"
             steps[cmd] = StepView(
