@@ -129,6 +129,10 @@ def test_workflows_are_members_too(app: App) -> None:
     async def quadruple(x: int) -> int:
         return await steps.double(await steps.double(x))
 
+    @app.workflow(durable=False)
+    async def fleeting(x: int) -> int:
+        return await steps.double(x)
+
     @app.workflow
     def refuse(x: int) -> int:
         raise Declined(f"not {x}")
@@ -137,6 +141,9 @@ def test_workflows_are_members_too(app: App) -> None:
         run = (steps.add.s(1, 2) | quadruple.s() | steps.double.s()).start()
         assert run.result(10) == 24
         assert [child.workflow for child in run.children()] == ["quadruple"]
+        run = (fleeting.s(2) | steps.double.s()).start()
+        assert run.result(10) == 8
+        assert [event.kind for event in run.children()[0].history()] == ["RunStarted", "RunCompleted"]
         with pytest.raises(Declined, match="not 3"):
             (steps.add.s(1, 2) | refuse.s() | steps.double.s()).start().result(10)
 

@@ -334,6 +334,8 @@ class Signature(Canvas):
             node["options"] = writer.value(self.chosen, f"the options of {self!r}")
         if self.immutable:
             node["immutable"] = True
+        if isinstance(self.definition, WorkflowDefinition) and not self.definition.options.durable:
+            node["durable"] = False
         return self._with_links(node, writer, given)
 
 

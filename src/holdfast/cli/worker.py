@@ -125,7 +125,7 @@ def worker(
     if endpoint is not None:
         endpoint.start(engine.health)
         logging.getLogger("holdfast").info("health at %s", endpoint.url)
-    names = ", ".join(engine.names)
+    names = ", ".join(app.startable_names())
     logging.getLogger("holdfast").info(
         "worker %s of app %r on %s knows: %s", engine.me.worker, app.name, engine.store.url, names
     )

@@ -41,6 +41,7 @@ class Node(msgspec.Struct):
     kwargs: dict[str, Raw] = {}
     options: Raw = Raw(b"{}")
     immutable: bool = False
+    durable: bool = True
     chain: list[Raw] | None = None
     group: list[Raw] | None = None
     chord: list[Raw] | None = None
@@ -283,7 +284,7 @@ class Leaf(Part):
         key = self.conductor.key(self.path)
         if node.step:
             return execution.ask_step(node.step, call, options=options, key=key, resolve=resolve, raw=True)
-        chosen = child_options(StartOptions(**options), True, execution.loop.now)
+        chosen = child_options(StartOptions(**options), node.durable, execution.loop.now)
         child = execution.ask_child(
             node.workflow, call, options=chosen, waited=True, abandon=False, key=key, resolve=resolve, raw=True
         )
