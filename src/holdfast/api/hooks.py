@@ -126,7 +126,7 @@ def ask_hook(name: str, timeout: Duration | None, key: str | None, model: Any) -
     execution = run_that_waits(f"hook({name!r})", "hook")
     _check_address(name, key)
     us = None if timeout is None else to_us(timeout, "timeout")
-    return HookCall(execution, name, us, key or "", model if model is not None else _models.get(name))
+    return HookCall(execution, name, us, key or "", model)
 
 
 def hook(name: str, *, timeout: Duration | None = None, key: str | None = None) -> HookCall[Any]:
@@ -152,7 +152,7 @@ class HookDefinition(Generic[M]):
 
 
 def define_hook(name: str, payload: type[M]) -> HookDefinition[M]:
-    """A hook whose payloads are checked against a model when they are sent."""
+    """A hook whose payloads are checked against a model when they are sent, by whatever app of this process."""
     _check_address(name, None)
     known = _models.get(name)
     # The same name in the same place is the same class, loaded again.

@@ -8,7 +8,7 @@ import dataclasses
 import datetime as dt
 import inspect
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -287,36 +287,61 @@ class _SkippingIntercom(Intercom):
     def __init__(self, world: TestApp) -> None:
         super().__init__()
         self._world = world
+        self._watches: list[_SkippingWatch] = []
 
     def watch(self, run_id: str) -> Watch:
-        return _SkippingWatch(self._world, super().watch(run_id), run_id)
+        watch = _SkippingWatch(self._world, super().watch(run_id), run_id, self._watches.remove)
+        self._watches.append(watch)
+        return watch
+
+    def announce(self, run_ids: Iterable[str]) -> None:
+        """Whoever is told something looks at it first, and time stands still meanwhile: what it waits for may be over."""
+        told = set(run_ids)
+        for watch in list(self._watches):
+            if watch.run_id in told:
+                watch.count(False)
+        super().announce(told)
 
 
 class _SkippingWatch(Watch):
-    def __init__(self, world: TestApp, inner: Watch, run_id: str) -> None:
+    def __init__(self, world: TestApp, inner: Watch, run_id: str, on_close: Callable[[_SkippingWatch], None]) -> None:
+        self.run_id = run_id
         self._world = world
         self._inner = inner
-        self._run_id = run_id
+        self._on_close = on_close
         self._in_step = current_step.get() is not None
-        world.clock.waiting(1, in_step=self._in_step)
+        self._counts = False
+        self._lock = threading.Lock()
+        self.count(True)
+
+    def count(self, counts: bool) -> None:
+        """Whether time may skip for this one."""
+        with self._lock:
+            if counts != self._counts:
+                self._counts = counts
+                self._world.clock.waiting(1 if counts else -1, in_step=self._in_step)
 
     def wait(self, timeout: float) -> bool:
+        if self._inner.wait(0):
+            return True
+        self.count(True)
         if self._inner.wait(min(timeout, 0.02)):
             return True
         self._world._check_engine()
         if self._world.clock.stalls > 3 and not self._in_step:
-            row = self._world.store.get(self._run_id)
+            row = self._world.store.get(self.run_id)
             if row is not None and row.status not in ("SUCCESS", "FAILURE", "CANCELLED", "STUCK"):
                 if row.workflow not in self._world.engine.names:
                     raise TimeoutError(
                         f"workflow {row.workflow!r} was defined after the TestApp was entered; define it before"
                     )
                 raise TimeoutError(
-                    f"run {self._run_id} is {row.status} ({row.reason or 'nothing is due'}) and nothing more will happen in "
+                    f"run {self.run_id} is {row.status} ({row.reason or 'nothing is due'}) and nothing more will happen in "
                     "this test; send the hook it waits for, or resume it"
                 )
         return False
 
     def close(self) -> None:
-        self._world.clock.waiting(-1, in_step=self._in_step)
+        self._on_close(self)
+        self.count(False)
         self._inner.close()
