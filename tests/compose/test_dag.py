@@ -298,6 +298,25 @@ def test_map_over_takes_initial_values_workflows_and_nothing_at_all(app: App) ->
         assert (run.steps["double"].status, run.steps["double"].result) == ("SUCCESS", [])
 
 
+def test_more_elements_than_may_be_under_way_at_once(app: App) -> None:
+    dag = Dag("crowd", app=app)
+    dag.add_step("each", lambda n: n + 1, map_over="numbers")
+    dag.add_step("total", lambda each: sum(each), depends_on=["each"])
+    with TestApp(app, check_replay=False) as world:
+        run = dag.start({"numbers": list(range(5_000))})
+        assert run.result()["total"] == sum(range(5_001))
+        world.replay(run)
+
+
+def test_a_mapped_step_without_the_other_values_that_it_needs_fails(app: App) -> None:
+    dag = Dag("lacking", app=app)
+    dag.add_step("base", lambda: 1, condition=lambda ctx: False)
+    dag.add_step("each", lambda n, base: n + base, depends_on=["base"], run_if="all_done", map_over="numbers")
+    with TestApp(app):
+        error = failure_of(dag.start({"numbers": [1, 2]}))
+        assert "takes 'base', which is not in its context" in str(error.failed["each"])
+
+
 def test_a_mapped_step_fails_if_one_of_its_executions_does_and_the_others_finish(app: App) -> None:
     done: list[int] = []
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 from msgspec import Raw
 
+from holdfast.compose.canvas import WINDOW
 from holdfast.compose.composition import Composition, Context, digest, digest_of, encode_context, split_list
 from holdfast.compose.drawing import to_mermaid, to_svg
 from holdfast.compose.handlers import Home, Scope
@@ -197,7 +198,7 @@ class Dag(Composition):
         progress = Progress(self._plan())
         results: Context = {}
         failed: dict[str, BaseException] = {}
-        for step in progress.ready():
+        while (step := progress.next_ready()) is not None:
             seen = {**context, **{name: results[name] for name in progress.before(step) if name in results}}
             try:
                 reason = progress.reason_to_skip(step) or self._unwanted(step, seen)
@@ -257,10 +258,9 @@ class Progress:
         self._followers = plan.followers()
         self._ready = deque(step for step in plan.steps if not step.depends_on)
 
-    def ready(self) -> Iterator[PlannedStep]:
-        """Those that wait for nothing any more, each once."""
-        while self._ready:
-            yield self._ready.popleft()
+    def next_ready(self) -> PlannedStep | None:
+        """One that waits for nothing any more; each is given once."""
+        return self._ready.popleft() if self._ready else None
 
     @property
     def is_over(self) -> bool:
@@ -322,14 +322,15 @@ class _DagRun:
         self._versions: dict[str, bytes] = {}
         self._members: dict[str, list[Future[Raw]]] = {}
         self._members_left: dict[str, int] = {}
+        self._members_to_come: deque[tuple[PlannedStep, Iterator[tuple[int, bytes]]]] = deque()
+        self._under_way = 0
         self._ended: deque[tuple[PlannedStep, Future[Raw]]] = deque()
         self._woken: asyncio.Future[None] | None = None
 
     async def until_done(self) -> Raw:
         progress = self._progress
         while True:
-            for step in progress.ready():
-                self._begin(step)
+            self._begin_some()
             if progress.is_over:
                 break
             if not self._ended:
@@ -346,6 +347,21 @@ class _DagRun:
 
     # -- beginning
 
+    def _begin_some(self) -> None:
+        """Begin what can begin, as far as the window allows."""
+        while self._under_way < WINDOW:
+            if self._members_to_come:
+                step, elements = self._members_to_come[0]
+                for index, element in elements:
+                    self._begin_member(step, index, element)
+                    break
+                else:
+                    self._members_to_come.popleft()
+            elif (ready := self._progress.next_ready()) is not None:
+                self._begin(ready)
+            else:
+                return
+
     def _begin(self, step: PlannedStep) -> None:
         """Ask for a step whose turn has come, or settle it."""
         handler = self._dag._handler(self._execution, step.name, step.runs, step.is_workflow)
@@ -357,30 +373,33 @@ class _DagRun:
                 self._execution.skip_step(step.name, step.runs, reason)
                 self._settle(step, StepState.SKIPPED)
             elif step.map_over:
-                self._begin_members(step, handler.element)
+                handler.check(self._values, handler.element)
+                self._map(step)
             else:
                 self._follow(step, handler.ask(self._execution, step.name, self._scope(step)))
         except Exception as error:
             self._execution.refuse_step(step.name, step.runs, error)
             self._fail(step, error)
 
-    def _begin_members(self, step: PlannedStep, parameter: str) -> None:
+    def _map(self, step: PlannedStep) -> None:
         value = self._values.get(step.map_over)
         elements = None if value is None else split_list(self._execution, value)
         if elements is None:
             raise self._dag._not_a_list(step)
         self._execution.plan(step.name, Raw(b"%d" % len(elements)), key=step.name)
-        handler = self._dag._handler(self._execution, step.name, step.runs, step.is_workflow)
-        scope = self._scope(step)
-        self._members_left[step.name] = len(elements)
         self._members[step.name] = []
-        for index, element in enumerate(elements):
-            given = {parameter: (element, f"element {index} of {step.map_over}")}
-            asked = handler.ask(self._execution, member_key(step.name, index), scope, given)
-            self._members[step.name].append(asked)
-            self._follow(step, asked)
-        if not elements:
+        self._members_left[step.name] = len(elements)
+        if elements:
+            self._members_to_come.append((step, iter(enumerate(elements))))
+        else:
             self._succeed(step, b"[]")
+
+    def _begin_member(self, step: PlannedStep, index: int, element: bytes) -> None:
+        handler = self._dag._handler(self._execution, step.name, step.runs, step.is_workflow)
+        given = {handler.element: (element, f"element {index} of {step.map_over}")}
+        asked = handler.ask(self._execution, member_key(step.name, index), self._scope(step), given)
+        self._members[step.name].append(asked)
+        self._follow(step, asked)
 
     def _follow(self, step: PlannedStep, future: Future[Raw]) -> None:
         def ended(_: object) -> None:
@@ -388,11 +407,13 @@ class _DagRun:
             if self._woken is not None and not self._woken.done():
                 self._woken.set_result(None)
 
+        self._under_way += 1
         future.add_done_callback(ended)
 
     # -- ending
 
     def _end(self, step: PlannedStep, future: Future[Raw]) -> None:
+        self._under_way -= 1
         if not step.map_over:
             error = future.exception()
             if error is None:

@@ -7,7 +7,7 @@ are recorded: large ones are recorded once, as somebody's result, and referred t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -99,6 +99,12 @@ class Handler:
     def takes(self, given: Iterable[str] = ()) -> list[str]:
         """The names that it looks for in the context."""
         return [p.name for p in self.parameters if p.name not in (*WHOLE, *given)]
+
+    def check(self, known: Collection[str], *given: str) -> None:
+        """Refuse to be executed with these values, if one that it needs is missing."""
+        for name in self.needs(given):
+            if name not in known:
+                raise missing(self, name, known)
 
     def ask(
         self,

@@ -188,10 +188,10 @@ class saga:
         self, step: str, cause: BaseException, compensated: list[str], not_compensated: dict[str, BaseException]
     ) -> str:
         text = f"{self._title} failed{f' at {step!r}' if step else ''}: {_in_words(cause)}. "
-        text += f"Compensated: {', '.join(compensated)}" if compensated else "There was nothing to compensate"
+        if not compensated and not not_compensated:
+            return text + "There was nothing to compensate"
+        text += f"Compensated: {', '.join(compensated) or 'nothing'}"
         if not_compensated:
-            if not compensated:
-                text = text.replace("There was nothing to compensate", "Compensated: nothing")
             left = ", ".join(f"{label} ({_in_words(why)})" for label, why in not_compensated.items())
             text += f". Not compensated, to be undone by hand: {left}"
         return text
