@@ -32,6 +32,7 @@ from workflows import (
     app,
     async_step,
     by_events,
+    count,
     fan,
     gathered,
     in_a_line,
@@ -44,7 +45,7 @@ from workflows import (
     then_wait,
 )
 
-from holdfast import chain
+from holdfast import chain, chord
 
 ROWS: list[dict[str, Any]] = []
 
@@ -102,6 +103,19 @@ def in_process(floor: float) -> None:
         for n in (1_000, 10_000):
             row(f"gather of {n:,}", best(2, lambda n=n: gathered.start(n).result()), "s")  # type: ignore[misc]
         row(f"DAG of {WIDTH:,}, a fan", best(3, lambda: fan.start({}).result()), "s")
+
+
+def composed(floor: float) -> None:
+    """Chains and chords: what a member costs must not depend on how many there are."""
+    with app.worker():
+        chain(async_step.s(0), async_step.s()).start().result()
+        for n, times in ((100, 3), (1_000, 2), (10_000, 1)):
+            links = chain(async_step.s(0), *[async_step.s()] * (n - 1))
+            row(f"chain of {n:,}, a step", best(times, lambda c=links: c.start().result()) / n * 1e3, "ms", floor)  # type: ignore[misc]
+        for n, times in ((1_000, 3), (10_000, 2), (100_000, 1)):
+            joined = chord([async_step.s(i) for i in range(n)], count.s())
+            took = best(times, lambda c=joined: c.start().result())  # type: ignore[misc]
+            row(f"chord of {n:,}", took, "s", note=f"{took / n * 1e6:.0f} µs a member")
 
 
 def throughput() -> None:
@@ -258,6 +272,7 @@ def main() -> None:
         row("floor: the same, NORMAL", floor_ms(folder, "NORMAL"), "ms")
         importing()
         in_process(floor)
+        composed(floor)
         row("floor once more", floor_ms(folder, "FULL"), "ms")
         throughput()
         across_processes()

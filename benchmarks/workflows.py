@@ -92,6 +92,11 @@ async def node() -> int:
     return 1
 
 
+@app.step
+async def count(results: list[int]) -> int:
+    return len(results)
+
+
 LENGTH = 200
 in_a_line = Dag("in-a-line", app=app)
 for number in range(LENGTH):

@@ -548,8 +548,8 @@ class Executor(Protocol):
         """Begin to accept attempts. `on_outcome` is called once per attempt, `on_report` for what a step says on
         its way; both from any thread."""
 
-    def submit(self, attempt: Attempt) -> None:
-        """Execute an attempt. Never blocks, never raises for what the step does."""
+    def submit(self, attempts: Sequence[Attempt]) -> None:
+        """Execute attempts. Never blocks, never raises for what the steps do."""
 
     def started_at(self, token: int) -> int | None:
         """When an attempt began to execute; None if it still waits for its turn."""

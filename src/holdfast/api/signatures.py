@@ -325,7 +325,7 @@ class Signature(Canvas):
     def _node(self, writer: Writer, given: bool | None) -> Node:
         node: Node = {"step" if self.is_step else "workflow": self.name}
         writer.check(self, given)
-        what = f"the arguments of {self!r}"
+        what = f"an argument of {self.name!r}"
         if self.args:
             node["args"] = [writer.value(arg, what) for arg in self.args]
         if self.kwargs:

@@ -32,6 +32,9 @@ LARGEST_COPY = 16 * 1024
 Done = Callable[[bytes | None, BaseException | None], None]
 
 
+NO_OPTIONS = Raw(b"{}")
+
+
 class Node(msgspec.Struct):
     """A part of a canvas, as it is recorded. Its own parts are read when their turn comes."""
 
@@ -39,7 +42,7 @@ class Node(msgspec.Struct):
     workflow: str = ""
     args: list[Raw] = []
     kwargs: dict[str, Raw] = {}
-    options: Raw = Raw(b"{}")
+    options: Raw = NO_OPTIONS
     immutable: bool = False
     durable: bool = True
     chain: list[Raw] | None = None
@@ -259,23 +262,21 @@ class Leaf(Part):
         self.conductor.pump()
 
     def _options(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.conductor.codec.decode(self.node.options)
-        return found
+        found: dict[str, Any] = {}
+        return found if self.node.options is NO_OPTIONS else self.conductor.codec.decode(self.node.options)
 
     def ask(self) -> None:
-        node, conductor = self.node, self.conductor
-        args: list[bytes] = list(node.args)
+        node, join = self.node, self.conductor.codec.join_call
+        args = [bytes(arg) for arg in node.args]
         if self.previous is not None and not node.immutable:
             args.insert(0, self.previous)
-        recorded = [self._recorded(arg) for arg in args]
-        kwargs = {name: self._recorded(arg) for name, arg in node.kwargs.items()}
-        call = Raw(conductor.codec.join_call(recorded, kwargs))
+        kwargs = {name: bytes(arg) for name, arg in node.kwargs.items()}
         resolve = None
-        if any(ours is not theirs for ours, theirs in zip(recorded, args, strict=True)) or any(
-            kwargs[name] is not arg for name, arg in node.kwargs.items()
-        ):
-            resolve = lambda: conductor.codec.join_call(args, node.kwargs)
-        self._future = self._ask(call, resolve)
+        recorded = join(args, kwargs)
+        if len(recorded) > LARGEST_COPY:
+            named = {name: _recorded(arg) for name, arg in kwargs.items()}
+            recorded, resolve = join([_recorded(arg) for arg in args], named), lambda: join(args, kwargs)
+        self._future = self._ask(Raw(recorded), resolve)
         self._future.add_done_callback(self._ended)
 
     def _ask(self, call: Raw, resolve: Callable[[], bytes] | None) -> asyncio.Future[Any]:
@@ -289,11 +290,6 @@ class Leaf(Part):
             node.workflow, call, options=chosen, waited=True, abandon=False, key=key, resolve=resolve, raw=True
         )
         return child.future
-
-    def _recorded(self, arg: Any) -> bytes:
-        if len(bytes(arg)) <= LARGEST_COPY:
-            return arg  # type: ignore[no-any-return]
-        return refer_to([bytes(arg)], f"{len(bytes(arg)):,} bytes, recorded earlier")
 
     def _ended(self, future: asyncio.Future[Any]) -> None:
         self.conductor.freed()
@@ -313,6 +309,10 @@ class Leaf(Part):
             self._timer.cancel()
         if self._future is not None:
             self._future.cancel()
+
+
+def _recorded(arg: bytes) -> bytes:
+    return arg if len(arg) <= LARGEST_COPY else refer_to([arg], f"{len(arg):,} bytes, recorded earlier")
 
 
 class Chain(Part):

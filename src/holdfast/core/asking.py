@@ -25,7 +25,7 @@ from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop, running
 from holdfast.core.matching import Asked, Ledger, Match, Recorded, describe, match_all, match_one
 from holdfast.core.memo import Child, Memo, origin_of
 from holdfast.core.pending import PendingChild, PendingHook, PendingStep, Program, StepCall
-from holdfast.core.whereabouts import child_run_id, code_line, task_lines
+from holdfast.core.whereabouts import Place, child_run_id, code_line, task_lines
 from holdfast.errors import DefinitionError, NondeterminismError
 
 
@@ -34,6 +34,9 @@ class Asking:
 
     def __init__(self, run_id: str, program: Program, codec: Codec, greenlets: Greenlets) -> None:
         self.run_id = run_id
+        self.mark = ""
+        """Tells this run from an earlier one of its id that was deleted or restarted. It is part of the ids that
+        derive from the run's, so that it doesn't find the earlier one's children."""
         self.program = program
         self.codec = codec
         self.greenlets = greenlets
@@ -56,7 +59,7 @@ class Asking:
         self.cancelling: ev.CancelRequested | None = None
         self.new_events: list[ev.Event] = []
         self.new_commands: list[co.Command] = []
-        self.unawaited: dict[int, str] = {}
+        self.unawaited: dict[int, tuple[str, Place | None]] = {}
         self.blocked_by: str = ""
         self.on_background_error: Callable[[dict[str, Any]], None] = lambda context: None
         self._edge = 0
@@ -90,12 +93,6 @@ class Asking:
     def loop(self) -> WorkflowLoop:
         assert self._loop is not None
         return self._loop
-
-    @property
-    def mark(self) -> str:
-        """Tells this run from an earlier one of its id that was deleted or restarted. It is part of the ids that
-        derive from the run's, so that it doesn't find the earlier one's children."""
-        return f"{self._seed & 0xFFFFFF:06x}"
 
     @property
     def is_repeating(self) -> bool:

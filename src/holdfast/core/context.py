@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -58,13 +57,13 @@ class StepContext:
         self.cancelled = False
         self.on_progress: Callable[[], None] | None = None
         self.on_log: Callable[[LogRecord], bool] | None = None  # True if nobody else is to see the record
-        self.children: Counter[str] = Counter()
+        self.children: dict[str, int] = {}
         self.surroundings: Any = None  # the executor's: where a step that is called plainly gets its resources
 
     def next_child_id(self, workflow: str) -> str:
         """The id for the next child that this attempt starts. It derives from the idempotency key, so that a retried
         step finds the child that an earlier attempt has started."""
-        self.children[workflow] += 1
+        self.children[workflow] = self.children.get(workflow, 0) + 1
         key = self.attempt.idempotency_key.removeprefix(f"{self.attempt.run_id}:")
         return child_run_id(self.attempt.run_id, workflow, key, 1, str(self.children[workflow]))
 

@@ -74,6 +74,7 @@ class Execution(Asking):
         self._beginning = first
         self.scheduled_at, self.scheduled_offset = first.scheduled_at, first.scheduled_offset
         self._seed = first.seed
+        self.mark = f"{first.seed & 0xFFFFFF:06x}"
         self.started_at = first.ts
         if isinstance(first, ev.ContinuedAsNew):
             self.data = dict(first.data)
@@ -388,7 +389,7 @@ class Execution(Asking):
         elif isinstance(error, Suspended):
             raise error
         elif error is None and self.unawaited:
-            lines = ", ".join(self.unawaited.values())
+            lines = ", ".join(f"{what} at {place}" for what, place in self.unawaited.values())
             self._end_with(NeverAwaitedError(f"created and never awaited: {lines}; await it, or don't create it"), now)
         elif error is None:
             result = main.result()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import traceback
 import uuid
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 from holdfast.core.loop import Task
 from holdfast.core.memo import origin_of
@@ -21,12 +21,26 @@ def child_run_id(parent_id: str, name: str, cmd: str, attempt: int, mark: str) -
     return f"{name[:80]}.{uuid.uuid5(uuid.NAMESPACE_OID, text).hex}"
 
 
-def code_line() -> str:
+class Place(NamedTuple):
+    """A line of code, to be put into words only when somebody asks."""
+
+    code: CodeType
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line} in {self.code.co_name}"
+
+
+def code_place() -> Place | None:
     """The nearest line of code that is not Holdfast's or asyncio's, if any calls."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_ours(frame):
         frame = frame.f_back
-    return "" if frame is None else _line(frame)
+    return None if frame is None else Place(frame.f_code, frame.f_lineno)
+
+
+def code_line() -> str:
+    return str(code_place() or "")
 
 
 def task_lines(task: Task[Any], users_own: bool = False) -> list[str]:
@@ -49,4 +63,4 @@ def _is_ours(frame: FrameType, modules: tuple[str, ...] = ("holdfast.", "asyncio
 
 
 def _line(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return str(Place(frame.f_code, frame.f_lineno))

@@ -624,6 +624,7 @@ class Engine:
 
     def _act(self, touched: dict[int, LiveRun]) -> None:
         mono = time.monotonic()
+        attempts: list[Attempt] = []
         for live in touched.values():
             for attempt in live.to_cancel:
                 self._attempts.pop(attempt.token, None)
@@ -636,7 +637,11 @@ class Engine:
                 scheduled, live.to_schedule = live.to_schedule, {}
                 for command in scheduled.values():
                     if not live.released:
-                        self._hand_over(live, command, mono)
+                        attempts += self._attempt(live, command, mono)
+        if attempts:
+            failpoints.hit("engine.before_hand_over")
+            self.executor.submit(attempts)
+            failpoints.hit("engine.after_hand_over")
 
     def _let_go(self, live: LiveRun) -> None:
         """A run leaves memory. What still executes for it will be posted to whoever owns it then, or is found here
@@ -651,14 +656,14 @@ class Engine:
         for outcome in live.kept_outcomes():
             self._post_outcome(outcome)
 
-    def _hand_over(self, live: LiveRun, command: co.ScheduleStep, mono: float) -> None:
-        """Give an attempt to the executor."""
+    def _attempt(self, live: LiveRun, command: co.ScheduleStep, mono: float) -> list[Attempt]:
+        """What to give to the executor: nothing if this worker's code lacks the step."""
         try:
             options = live.step_options(command)
         except UnknownNameError as error:
             live.cannot_schedule(command, self.store.now(), error)
             self._make_ready(live)
-            return
+            return []
         token = next(self._tokens)
         attempt = Attempt(
             token=token, run_no=live.row.no, run_id=live.row.id, app=live.row.app, workflow=live.row.workflow,
@@ -673,9 +678,7 @@ class Engine:
         live.inflight[command.cmd] = attempt
         self._attempts[token] = attempt
         self._started.append((mono + self.settings.started_after, attempt))
-        failpoints.hit("engine.before_hand_over")
-        self.executor.submit(attempt)
-        failpoints.hit("engine.after_hand_over")
+        return [attempt]
 
     def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:
         """The number that tells items of this execution from those of any other. An execution that was cut short, by a

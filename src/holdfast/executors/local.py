@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import heapq
 import itertools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -58,7 +59,7 @@ class LocalExecutor(Executor):
         self._executing: dict[int, _Execution] = {}
         self._timekeeper = _Timekeeper()
         self._surroundings = surroundings or Surroundings()
-        self._loop = _LoopThread(tasks)
+        self._loop = _LoopThread(tasks, self._run_async)
         self._threads = Threads(threads, "step")
         self._processes = ProcessPool(child_command)
         self._process_threads = Threads(processes, "process")
@@ -71,19 +72,25 @@ class LocalExecutor(Executor):
         execution = self._executing.get(token)
         return (execution.started or None) if execution is not None else None
 
-    def submit(self, attempt: Attempt) -> None:
-        execution = _Execution(self, attempt)
-        self._executing[attempt.token] = execution
-        if attempt.pool == "process":
-            self._process_threads.submit(lambda: self._run_in_process(execution))
-        else:
-            self._submit_here(execution)
+    def submit(self, attempts: Sequence[Attempt]) -> None:
+        on_loop = []
+        for attempt in attempts:
+            execution = _Execution(self, attempt)
+            self._executing[attempt.token] = execution
+            if attempt.pool == "process":
+                self._process_threads.submit(functools.partial(self._run_in_process, execution))
+            elif self._find(attempt.step).is_async:
+                on_loop.append(execution)
+            else:
+                self._threads.submit(functools.partial(self._run_on_thread, execution))
+        if on_loop:
+            self._loop.submit(on_loop)
 
     def _submit_here(self, execution: _Execution) -> None:
         if self._find(execution.attempt.step).is_async:
-            self._loop.submit(execution, self._run_async)
+            self._loop.submit([execution])
         else:
-            self._threads.submit(lambda: self._run_on_thread(execution))
+            self._threads.submit(functools.partial(self._run_on_thread, execution))
 
     def cancel(self, token: int) -> None:
         execution = self._executing.get(token)
@@ -313,18 +320,20 @@ def _timed_out(attempt: Attempt) -> StepTimeoutError:
 class _LoopThread:
     """One asyncio loop on one thread, for all async steps."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, execute: Callable[[_Execution], Coroutine[Any, Any, None]]) -> None:
         self._limit = limit
+        self._execute = execute
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._arrived: deque[tuple[_Execution, Any]] = deque()
+        self._arrived: deque[_Execution] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
         self._starting = threading.Lock()
 
-    def submit(self, execution: _Execution, run: Callable[[_Execution], Any]) -> None:
+    def submit(self, executions: Iterable[_Execution]) -> None:
+        """One wake-up for all of them: each costs a switch of threads."""
         loop = self._loop or self._start()
-        self._arrived.append((execution, run))
+        self._arrived.extend(executions)
         if not self._draining:
             self._draining = True
             loop.call_soon_threadsafe(self._drain)
@@ -348,10 +357,10 @@ class _LoopThread:
         self._draining = False
         assert self._loop is not None
         while self._arrived and len(self._tasks) < self._limit:
-            execution, run = self._arrived.popleft()
+            execution = self._arrived.popleft()
             if execution.is_settled():
                 continue
-            task = self._loop.create_task(run(execution))
+            task = self._loop.create_task(self._execute(execution))
             self._tasks.add(task)
             task.add_done_callback(self._done)
 

@@ -9,7 +9,7 @@ import abc
 import json
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from importlib import resources
 from typing import Any, ClassVar, Protocol
@@ -53,6 +53,11 @@ TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
 
 
+Row = tuple[Any, ...]
+CHUNKS = (128, 32, 8, 4, 2, 1)
+"""Few sizes, so that their statements stay prepared."""
+
+
 def read_queries() -> dict[str, str]:
     folder = resources.files("holdfast.stores").joinpath("sql")
     text = "".join(folder.joinpath(name).read_text() for name in ("queries.sql", "domain_events.sql"))
@@ -61,6 +66,16 @@ def read_queries() -> dict[str, str]:
     text = text.replace("{event}", ", ".join(f"e.{name}" for name in EVENT_COLUMNS))
     blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
     return dict(zip(blocks[::2], (block.strip().rstrip(";") for block in blocks[1::2]), strict=True))
+
+
+def in_chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Rows to be written with one statement each: every statement lets other threads in, and getting back in may take
+    longer than the statement itself."""
+    at = 0
+    while at < len(rows):
+        size = next(size for size in CHUNKS if size <= len(rows) - at)
+        yield rows[at : at + size]
+        at += size
 
 
 def migrations() -> list[tuple[int, str]]:
@@ -281,18 +296,36 @@ class SqlStore(EventTables):
             for no, records in histories
             for r in records
         ]
-        if rows:
-            db.executemany(self._q["insert_history"], rows)
+        head, _, marks = self._q["insert_history"].rstrip("; \n").rpartition("VALUES")
+        for chunk in in_chunks(rows):
+            values = [value for row in chunk for value in row]
+            db.execute(f"{head}VALUES{', '.join([marks] * len(chunk))}", values)
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> list[Claimed]:
         with self.write("commit") as db:
             if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
                 raise Fenced(worker_id)
             self._insert_records(db, [(change.no, change.records) for change in changes])
+            self._update_runs(db, changes)
             for change in changes:
                 self._apply(db, change)
             self._spread_news(db, (news for change in changes for news in change.news))
             return self._claim(db, worker_id, claim, names) if claim else []
+
+    def _update_runs(self, db: Any, changes: Sequence[Change]) -> None:
+        """Those that set the same columns together."""
+        alike: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
+        for change in changes:
+            if change.columns:
+                values = [_time(value) if name in TIMES else value for name, value in change.columns.items()]
+                alike.setdefault(tuple(change.columns), []).append((change.no, *values))
+        for names, rows in alike.items():
+            sets = ", ".join(f"{name} = v.column{i}" for i, name in enumerate(names, 2))
+            marks = f"({', '.join('?' * (len(names) + 1))})"
+            for chunk in in_chunks(rows):
+                new = f"(VALUES {', '.join([marks] * len(chunk))}) AS v"
+                values = [value for row in chunk for value in row]
+                db.execute(f"UPDATE runs SET {sets} FROM {new} WHERE no = v.column1", values)
 
     def _apply(self, db: Any, change: Change) -> None:
         if change.consumed:
@@ -313,10 +346,6 @@ class SqlStore(EventTables):
         for cmd, attempt, ts, item in change.streamed:
             parameters = {"run": change.no, "cmd": cmd, "attempt": attempt, "ts": ts, "item": item}
             db.execute(self._q["append_stream"], parameters)
-        if change.columns:
-            names = ", ".join(f"{name} = ?" for name in change.columns)
-            values = [_time(value) if name in TIMES else value for name, value in change.columns.items()]
-            db.execute(f"UPDATE runs SET {names} WHERE no = ?", (*values, change.no))
 
     def _claim(self, db: Any, worker_id: str, limit: int, names: Sequence[str]) -> list[Claimed]:
         now = self.now()

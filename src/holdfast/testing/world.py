@@ -8,7 +8,7 @@ import dataclasses
 import datetime as dt
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -276,9 +276,10 @@ def _stand_in(resource: Resource[Any], given: Any) -> Any:
 class _InProcessExecutor(LocalExecutor):
     """Steps of all pools run in this process, where they can be replaced and counted."""
 
-    def submit(self, attempt: Attempt) -> None:
-        attempt.pool = "thread"
-        super().submit(attempt)
+    def submit(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            attempt.pool = "thread"
+        super().submit(attempts)
 
 
 class _SkippingIntercom(Intercom):
