@@ -20,7 +20,11 @@ def main() -> None:
             return Customer(has_bought=email.startswith("ann") and week, has_left=email.startswith("bob"))
 
         world.mock(look_up, what_they_do)
-        world.mock(send_mail, lambda email, mail: print(f"{world.now:%a %d %b %H:%M}  {email:<17} {mail}"))
+
+        def show(email: str, mail: str) -> None:  # on several threads at once, so the end of the line is part of it
+            print(f"{world.now:%a %d %b %H:%M}  {email:<17} {mail}\n", end="")
+
+        world.mock(send_mail, show)
         runs = [onboard.options(id=name).start(f"{name}@example.com") for name in ("ann", "bob", "eve")]
         world.advance("30d")
         for run in runs:
