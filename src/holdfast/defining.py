@@ -75,6 +75,7 @@ class Defining(abc.ABC):
         self._schedules: dict[str, ScheduleRow] = {}
         self._subscribers: dict[tuple[str, str], Subscriber] = {}
         self._included = False
+        self.revision = 0
 
     @abc.abstractmethod
     def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
@@ -192,6 +193,7 @@ class Defining(abc.ABC):
                 places = f"at {other.place} already, where it is defined once more; give each its own name='...'"
             raise DuplicateNameError(f"app {self.name!r} has a {what} {definition.name!r} {places}")
         table[definition.name] = definition
+        self.revision += 1
 
     @overload
     def resource(self, function: Callable[..., AsyncIterator[T]], /) -> Resource[T]: ...
@@ -234,6 +236,7 @@ class Defining(abc.ABC):
                 f"app {self.name!r} declares two schedules named {row.name!r}; give each its own: Schedule(..., name='...')"
             )
         self._schedules[row.name] = row
+        self.revision += 1
 
     def declared_schedules(self) -> list[ScheduleRow]:
         self.load()
@@ -316,6 +319,7 @@ class Defining(abc.ABC):
             event, definition.name, [*wheres, where], takes_payload,
             getattr(definition.options, "durable", True),
         )  # fmt: skip
+        self.revision += 1
 
     def subscribers(self) -> list[Subscriber]:
         self.load()

@@ -349,6 +349,10 @@ class Store(Protocol):
         ends with the next worker that comes or goes, if a live one knows its target, or if none has known it for a day.
         As long as no worker of the app lives all of them stay."""
 
+    def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
+        """A registered worker's code defines more than it did (or less): as if it had registered with that. Raises
+        Fenced if it has been declared dead."""
+
     def beat(self, worker_id: str, lease: int) -> bool:
         """Renew a lease; False if the worker has been declared dead."""
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 import holdfast
 from holdfast import App, ArgumentError, DefinitionError, DuplicateNameError, UnknownNameError, WrongContextError
@@ -254,6 +255,30 @@ def test_names_default_to_the_function_and_can_be_given(app: App) -> None:
 
     assert charge.name == "charge"
     assert other.name == "orders.charge"
+
+
+def test_what_is_defined_while_a_worker_runs_is_known_to_it(app: App) -> None:
+    heard: list[int] = []
+    with app.worker():
+
+        @app.step
+        def double(n: int) -> int:
+            return 2 * n
+
+        @app.workflow
+        async def late(n: int) -> int:
+            return double(n)
+
+        assert late.start(2).result(timeout=10) == 4
+
+        @app.on("Later")
+        @app.step
+        def hear(n: int) -> None:
+            heard.append(n)
+
+        wait_until(lambda: any("hear" in worker.names for worker in app.store.workers()))
+        app.emit("Later", 5)
+        wait_until(lambda: heard == [5])
 
 
 def test_a_second_definition_of_a_name_shows_both_places(app: App) -> None:

@@ -77,7 +77,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 
 def test_the_scenario_passes_every_failpoint_of_a_worker(undisturbed: Undisturbed) -> None:
-    elsewhere = {f"{name}.{when}_commit" for name in {"migrate", *CLIENT} for when in ("before", "after")}
+    elsewhere = {f"{name}.{when}_commit" for name in {"migrate", "learn", *CLIENT} for when in ("before", "after")}
     assert code_sites.failpoints() - elsewhere == set(undisturbed.hits)
 
 

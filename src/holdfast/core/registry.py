@@ -20,6 +20,7 @@ class Definitions(Protocol):
     keep_logs: int | None
     arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
+    revision: int  # changes whenever something is defined
 
     def find_step(self, name: str) -> StepDefinition: ...
 

@@ -47,6 +47,7 @@ from holdfast.ports import (
     RunRow,
     Status,
     Store,
+    Subscription,
     WorkerRow,
 )
 
@@ -96,6 +97,7 @@ class Engine:
         self.clock = clock
         self.settings = settings or Settings()
         self.me = Identity("", build, isolates=isolate)
+        self._revision = app.revision
         self.names = sorted(app.known_names())
         self.ticks = Ticks(app, store, self.names, self.settings.schedules)
         self.runs: dict[int, LiveRun] = {}
@@ -189,16 +191,33 @@ class Engine:
 
     def _register(self) -> None:
         worker_id = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self.store.register(
-            WorkerRow(
-                id=worker_id, app=self.app.name, host=platform.node(), pid=os.getpid(), build=self.me.build,
-                names=self.names, schedules=self.ticks.names, address=self._address,
-            ),
-            round(self.settings.lease * 1_000_000),
-            [subscription_of(subscriber) for subscriber in self.app.subscribers()],
-        )  # fmt: skip
+        self.store.register(self._describe(worker_id), round(self.settings.lease * 1_000_000), self._subscriptions())
         self.me.worker = worker_id
         self._is_registered = True
+
+    def _describe(self, worker_id: str) -> WorkerRow:
+        return WorkerRow(
+            id=worker_id, app=self.app.name, host=platform.node(), pid=os.getpid(), build=self.me.build,
+            names=self.names, schedules=self.ticks.names, address=self._address,
+        )  # fmt: skip
+
+    def _subscriptions(self) -> list[Subscription]:
+        return [subscription_of(subscriber) for subscriber in self.app.subscribers()]
+
+    def _learn(self) -> None:
+        """Something was defined since this engine has started, in a notebook for example."""
+        revision = self.app.revision
+        self.names = sorted(self.app.known_names())
+        self.ticks.learn(self.names)
+        try:
+            self.store.learn(self._describe(self.me.worker), self._subscriptions())
+            self.ticks.declare()
+        except Fenced:
+            self._fenced()
+        except StoreError as error:
+            self._back_off("making known what was defined", error)
+            return
+        self._revision, self._look = revision, True
 
     def _beat(self) -> None:
         """The heartbeat has a thread of its own: a busy engine is not a dead one."""
@@ -249,6 +268,8 @@ class Engine:
         self._drain()
         self._pulse.turn = time.monotonic()
         if self._is_registered or self._begin_again():
+            if self.app.revision != self._revision and time.monotonic() >= self._backoff:
+                self._learn()
             now = self.store.now()
             self._sweep()
             self._tick(now)

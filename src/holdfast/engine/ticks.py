@@ -111,12 +111,16 @@ class Ticks:
     def __init__(self, app: Definitions, store: Store, names: Sequence[str], fires: bool) -> None:
         self._app = app
         self._store = store
-        self._names = names
         self._fires = fires
-        self._declared = {row.name: row for row in app.declared_schedules()}
-        self.names = sorted(self._declared)
+        self.learn(names)
         self.next_at: int | None = None
         self.unknown = fires
+
+    def learn(self, names: Sequence[str]) -> None:
+        """`names` are what this engine can carry out; which schedules its code declares may have changed with them."""
+        self._names = names
+        self._declared = {row.name: row for row in self._app.declared_schedules()}
+        self.names = sorted(self._declared)
 
     def look(self) -> None:
         self.unknown = self._fires

@@ -171,7 +171,6 @@ class SqlStore(EventTables):
         if lock is not None:
             lock.take()
         self._alive_here[worker.id] = lock
-        names = json.dumps(worker.names)
         try:
             with self.write("register") as db:
                 now = self.now()
@@ -179,15 +178,31 @@ class SqlStore(EventTables):
                     self._q["insert_worker"],
                     {
                         "id": worker.id, "app": worker.app, "host": worker.host, "pid": worker.pid,
-                        "build": worker.build, "names": names, "schedules": json.dumps(worker.schedules),
-                        "address": worker.address, "started_at": now, "lease_until": now + lease,
+                        "build": worker.build, "names": json.dumps(worker.names),
+                        "schedules": json.dumps(worker.schedules), "address": worker.address, "started_at": now,
+                        "lease_until": now + lease,
                     },
                 )  # fmt: skip
-                db.execute(self._q["welcome"], {"app": self.app, "now": now, "names": names, "build": worker.build})
-                self._declare(db, worker, subscriptions)
+                self._welcome(db, worker, subscriptions)
         except BaseException:
             self.let_go(worker.id)
             raise
+
+    def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
+        with self.write("learn") as db:
+            parameters = {
+                "worker": worker.id, "names": json.dumps(worker.names), "schedules": json.dumps(worker.schedules)
+            }  # fmt: skip
+            if not db.execute(self._q["learn"], parameters).rowcount:
+                raise Fenced(worker.id)
+            self._welcome(db, worker, subscriptions)
+
+    def _welcome(self, db: Any, worker: WorkerRow, subscriptions: Sequence[Subscription]) -> None:
+        parameters = {
+            "app": self.app, "now": self.now(), "names": json.dumps(worker.names), "build": worker.build
+        }  # fmt: skip
+        db.execute(self._q["welcome"], parameters)
+        self._declare(db, worker, subscriptions)
 
     def beat(self, worker_id: str, lease: int) -> bool:
         with self.write("beat") as db:

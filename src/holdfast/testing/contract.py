@@ -315,6 +315,28 @@ class StoreContract:
         assert self.row(store, "waiting").owner is None
         assert not store.beat("w1", LEASE)
 
+    def test_who_was_declared_dead_learns_nothing(self, store: Store) -> None:
+        self.worker(store)
+        self.worker(store, "w2")
+        store.let_go("w1")
+        store.bury("w2")
+        assert raised(
+            Fenced, store.learn, WorkerRow(id="w1", app=store.app, host="h", pid=1, build="b", names=["more"])
+        )
+        assert [worker.id for worker in store.workers()] == ["w2"]
+
+    def test_a_worker_that_learns_takes_up_what_nobody_knew(self, store: Store) -> None:
+        self.worker(store)
+        store.create(self.new("late", workflow="late"))
+        assert store.set_aside(self.row(store, "late").no, "nobody knows it", "unknown")
+        store.learn(
+            WorkerRow(id="w1", app=store.app, host="h", pid=1, build="b", names=[*NAMES, "late"], schedules=["nightly"])
+        )
+        (worker,) = store.workers()
+        assert (worker.names, worker.schedules) == ([*NAMES, "late"], ["nightly"])
+        (claimed,) = store.commit("w1", [], 10, worker.names)
+        assert claimed.row.id == "late"
+
     def test_who_never_registered_can_not_write(self, store: Store) -> None:
         store.create(self.new())
         assert raised(Fenced, store.commit, "stranger", [], 10, NAMES)

@@ -332,10 +332,6 @@ class _SkippingWatch(Watch):
         if self._world.clock.stalls > 3 and not self._in_step:
             row = self._world.store.get(self.run_id)
             if row is not None and row.status not in ("SUCCESS", "FAILURE", "CANCELLED", "STUCK"):
-                if row.workflow not in self._world.engine.names:
-                    raise TimeoutError(
-                        f"workflow {row.workflow!r} was defined after the TestApp was entered; define it before"
-                    )
                 raise TimeoutError(
                     f"run {self.run_id} is {row.status} ({row.reason or 'nothing is due'}) and nothing more will happen in "
                     "this test; send the hook it waits for, or resume it"

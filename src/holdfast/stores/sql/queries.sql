@@ -112,6 +112,9 @@ SET owner = NULL,
     status = CASE WHEN status = 'RUNNING' THEN 'PENDING' ELSE status END
 WHERE owner = :worker;
 
+-- name: learn
+UPDATE workers SET names = :names, schedules = :schedules WHERE id = :worker;
+
 -- name: welcome
 -- A new worker may know code that nobody knew, or have mended code that diverged.
 UPDATE runs SET held = 0, stuck = '', reason = '', status = 'PENDING', wake_at = :now
