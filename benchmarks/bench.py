@@ -42,10 +42,12 @@ from workflows import (
     in_sequence_volatile,
     plain_step,
     sleeper,
+    sleeper_until,
     then_wait,
 )
 
 from holdfast import chain, chord
+from holdfast.ports import RunQuery
 
 ROWS: list[dict[str, Any]] = []
 
@@ -77,6 +79,20 @@ class Worker:
             assert time.monotonic() < deadline, "the worker did not start"
             time.sleep(0.005)
 
+    def memory(self) -> int:
+        """What it holds now, in bytes."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+
+    def until_parked(self) -> None:
+        """Wait until every run has been looked at and let go."""
+        while app.runs(status=["PENDING", "RUNNING"], limit=1) or app.store.runs(RunQuery(owner=self.id(), limit=1)):
+            time.sleep(0.1)
+
+    def id(self) -> str:
+        (row,) = [row for row in app.store.workers() if row.pid == self.process.pid]
+        return row.id
+
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -107,15 +123,16 @@ def in_process(floor: float) -> None:
 
 def composed(floor: float) -> None:
     """Chains and chords: what a member costs must not depend on how many there are."""
-    with app.worker():
-        chain(async_step.s(0), async_step.s()).start().result()
-        for n, times in ((100, 3), (1_000, 2), (10_000, 1)):
-            links = chain(async_step.s(0), *[async_step.s()] * (n - 1))
-            row(f"chain of {n:,}, a step", best(times, lambda c=links: c.start().result()) / n * 1e3, "ms", floor)  # type: ignore[misc]
-        for n, times in ((1_000, 3), (10_000, 2), (100_000, 1)):
-            joined = chord([async_step.s(i) for i in range(n)], count.s())
-            took = best(times, lambda c=joined: c.start().result())  # type: ignore[misc]
-            row(f"chord of {n:,}", took, "s", note=f"{took / n * 1e6:.0f} µs a member")
+    worker = Worker()
+    chain(async_step.s(0), async_step.s()).start().result()
+    for n, times in ((100, 3), (1_000, 2), (10_000, 1)):
+        links = chain(async_step.s(0), *[async_step.s()] * (n - 1))
+        row(f"chain of {n:,}, a step", best(times, lambda c=links: c.start().result()) / n * 1e3, "ms", floor)  # type: ignore[misc]
+    for n, times in ((1_000, 3), (10_000, 2), (100_000, 1)):
+        joined = chord([async_step.s(i) for i in range(n)], count.s())
+        took = best(times, lambda c=joined: c.start().result())  # type: ignore[misc]
+        row(f"chord of {n:,}", took, "s", note=f"{took / n * 1e6:.0f} µs a member")
+    worker.stop()
 
 
 def throughput() -> None:
@@ -189,17 +206,30 @@ def resuming() -> None:
 
 
 def sleeping(n: int) -> None:
+    """Runs that wait cost a worker nothing: not to hold, not to start beside them; and they wake in time."""
+    worker = Worker()
+    async_step.start(0).result()
+    before = worker.memory()
     started = time.perf_counter()
-    runs = [sleeper.options(id=f"sleeper-{n}-{i}").start(3_600.0) for i in range(n)]
+    for _ in range(n):
+        sleeper.start(3_600.0)
     row(f"start {n:,} runs one by one", n / (time.perf_counter() - started), "starts/s")
-    with app.worker():
-        while app.runs(status="PENDING", limit=1) or app.runs(status="RUNNING", limit=1):
-            time.sleep(0.1)
-        time.sleep(1)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    row(f"peak memory with {n:,} sleeping runs parked", memory / 1024, "MB")
+    worker.until_parked()
+    parked = worker.memory() - before
+    row(f"memory of a worker for {n:,} sleeping runs", parked / n, "bytes each", note=f"{parked / 2**20:.0f} MB in all")
+    worker.stop()
     row("start of a worker beside them", seconds(lambda: Worker().stop()), "s", note="and its end")
-    del runs
+    many = min(n, 5_000)
+    moment = time.time() + 5 + many / 300
+    runs = [sleeper_until.start(moment) for _ in range(many)]
+    worker = Worker()
+    async_step.start(0).result()
+    worker.until_parked()
+    for run in runs:
+        run.result()
+    last = max(app.client.row(run.id).finished_at or 0 for run in runs) / 1e6
+    row(f"wake {many:,} parked runs, due at the same moment", many / (last - moment), "runs/s")
+    worker.stop()
 
 
 def importing() -> None:
@@ -256,7 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--overhead", action="store_true", help="only the table of what one step costs")
-    parser.add_argument("--sleepers", type=int, default=20_000)
+    parser.add_argument("--sleepers", type=int, default=100_000)
     options = parser.parse_args()
     print(
         f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores, SQLite {sqlite3.sqlite_version}"

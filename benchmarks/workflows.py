@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast import App, Dag, emit, sleep, wait_for_event
+from holdfast import App, Dag, emit, sleep, wait_for_event, wf
 
 app = App("bench", "bench.db")
 
@@ -73,6 +73,11 @@ async def then_wait(n: int) -> int:
 @app.workflow
 async def sleeper(seconds: float) -> None:
     await sleep(seconds)
+
+
+@app.workflow
+async def sleeper_until(moment: float) -> None:
+    await sleep(max(0.0, moment - wf.utc_now().timestamp()))
 
 
 @app.on("Hop")
