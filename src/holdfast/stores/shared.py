@@ -115,8 +115,10 @@ class SqlStore(EventTables):
         """A connection to read with."""
 
     @abc.abstractmethod
-    def write(self, name: str) -> AbstractContextManager[Any]:
-        """A connection inside a transaction, which is committed at the end; `name` names its failpoints."""
+    def write(self, name: str, lasting: bool = True) -> AbstractContextManager[Any]:
+        """A connection inside a transaction, which is committed at the end; `name` names its failpoints. What is not
+        `lasting` may be lost with the machine, as long as everybody sees it until then: claims and heartbeats mean
+        nothing once all workers are gone."""
 
     @abc.abstractmethod
     def life_lock(self, worker_id: str) -> LifeLockLike | None:
@@ -205,7 +207,7 @@ class SqlStore(EventTables):
         self._declare(db, worker, subscriptions)
 
     def beat(self, worker_id: str, lease: int) -> bool:
-        with self.write("beat") as db:
+        with self.write("beat", lasting=False) as db:
             cursor = db.execute(self._q["beat"], {"until": self.now() + lease, "worker": worker_id})
             return bool(cursor.rowcount)
 
@@ -317,7 +319,7 @@ class SqlStore(EventTables):
             db.execute(f"{head}VALUES{', '.join([marks] * len(chunk))}", values)
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> list[Claimed]:
-        with self.write("commit") as db:
+        with self.write("commit", lasting=bool(changes)) as db:
             if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
                 raise Fenced(worker_id)
             self._insert_records(db, [(change.no, change.records) for change in changes])

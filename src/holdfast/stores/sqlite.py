@@ -151,13 +151,16 @@ class SqliteStore(SqlStore):
             raise self._translate(error) from error
 
     @contextlib.contextmanager
-    def write(self, name: str) -> Iterator[sqlite3.Connection]:
+    def write(self, name: str, lasting: bool = True) -> Iterator[sqlite3.Connection]:
         """A transaction. Failpoints stand before and after its commit."""
+        relaxed = not lasting and self._sync == "full" and not self.in_memory
         try:
             with self._borrow() as connection:
                 if connection.turnstile is not None:
                     connection.turnstile.enter()
                 try:
+                    if relaxed:
+                        connection.raw.execute("PRAGMA synchronous = NORMAL")
                     connection.raw.execute("BEGIN IMMEDIATE")
                     try:
                         yield connection.raw
@@ -168,6 +171,8 @@ class SqliteStore(SqlStore):
                             connection.raw.execute("ROLLBACK")
                         raise
                 finally:
+                    if relaxed:
+                        connection.raw.execute("PRAGMA synchronous = FULL")
                     if connection.turnstile is not None:
                         connection.turnstile.leave()
                 failpoints.hit(f"{name}.after_commit")
