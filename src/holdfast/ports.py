@@ -321,10 +321,11 @@ class ScheduleChange(msgspec.Struct, kw_only=True):
 class Store(Protocol):
     """Where runs, histories and inboxes live.
 
-    Each method is one transaction: it happens whole or not at all, and once it has returned it survives the
-    process and the machine (claims and heartbeats only the process: they mean nothing without the machine). Failures are StoreErrors. After a failure of `commit` or `create` the caller
-    doesn't know whether it happened, and has to look. A value that the database can't hold is an EncodeError, and
-    nothing has happened; a time beyond the last one it can hold is that last one.
+    Each method is one transaction: it happens whole or not at all, and once it has returned it survives the process
+    and the machine (claims and heartbeats only the process: they mean nothing without the machine). Failures are
+    StoreErrors. After a failure of `commit` or `create` the caller doesn't know whether it happened, and has to look.
+    A value that the database can't hold is an EncodeError, and nothing has happened; a time beyond the last one it
+    can hold is that last one.
     """
 
     app: str
