@@ -81,6 +81,15 @@ def test_an_empty_header_runs_the_body_with_an_empty_list(steps: Steps) -> None:
     assert (steps.echo.s(7) | group() | steps.double.s()).start().result(10) == 14, "an empty group lets it pass"
 
 
+def test_a_group_that_turned_out_empty_gives_an_empty_list_to_what_follows(steps: Steps) -> None:
+    nobody: list[int] = []
+    assert (group(steps.echo.s(i) for i in nobody) | steps.total.s()).start().result(10) == 0
+    assert chain(group(), group(), steps.echo.s(), steps.echo.s()).start().result(10) == []
+    assert steps.add.chunks([], 3).start().result(10) == []
+    assert (steps.add.chunks([], 3) | steps.total.s()).start().result(10) == 0
+    assert steps.called("total") == [([],), ([],)]
+
+
 def test_a_group_of_one_gives_a_list_of_one(steps: Steps) -> None:
     assert group(steps.echo.s(1)).start().result(10) == [1]
     assert (group([steps.echo.s(1)]) | steps.echo.s()).start().result(10) == [1]
@@ -292,6 +301,34 @@ def test_an_errback_does_not_run_on_success_and_its_failure_changes_nothing(step
         steps.fail.s("luck").on_error(steps.fail.s()).start().result(10)
 
 
+def test_errbacks_wait_for_the_last_attempt_of_the_run(steps: Steps) -> None:
+    member = steps.fail.s(1).on_error(steps.tell.s())
+    whole = group(member, steps.echo.s(2)).on_error(steps.tell.s())
+    with pytest.raises(GroupError):
+        whole.options(max_retries=2).start().result(10)
+    assert steps.called("fail") == [(1,)] * 3
+    assert sorted(kind for kind, _ in steps.called("tell")) == ["Declined", "GroupError"]
+
+
+def test_errbacks_of_members_run_if_the_whole_goes_well_though_it_had_attempts_left(steps: Steps) -> None:
+    header = [steps.fail.s(1).on_error(steps.tell.s()), steps.echo.s(2)]
+    run = chord(header, steps.echo.si("done"), on_failure="collect").options(max_retries=2).start()
+    assert run.result(10) == "done"
+    assert steps.called("tell") == [("Declined", "no 1")]
+
+
+def test_a_step_is_applied_with_callbacks_like_its_signature(steps: Steps) -> None:
+    assert steps.add.apply_async((1, 2), link=steps.echo.s(), link_error=steps.tell.s()).result(10) == 3
+    assert steps.called("echo") == [(3,)]
+    run = steps.fail.apply_async(
+        kwargs={"value": "luck"}, link=steps.echo.s(), link_error=[steps.tell.s()], task_id="f"
+    )
+    with pytest.raises(Declined):
+        run.result(10)
+    assert run.id == "f"
+    assert steps.called("tell") == [("Declined", "no luck")]
+
+
 def test_callbacks_get_the_result_and_change_nothing(steps: Steps) -> None:
     canvas = steps.add.s(1, 2)
     callback = canvas.link(steps.echo.s())
@@ -353,6 +390,10 @@ def test_options_of_members(app: App) -> None:
         with pytest.raises(GroupError):
             group(flaky.s(1), flaky.s(2).set(max_retries=0)).set(max_retries=1, retry_delay="1ms").start().result(10)
         assert sorted(tries) == [1, 1, 2]
+        tries.clear()
+        with pytest.raises(Declined):
+            flaky.s(3).set(retry_delay="1ms").apply_async(max_retries=1, timeout=5).result(10)
+        assert tries == [3, 3], "one attempt of the run, two of the step"
         run = (steps.echo.s(1).set(countdown=0.01) | steps.echo.s()).options(id="named", priority=3).start()
         assert run.result(10) == 1
         assert run.id == "named"

@@ -68,6 +68,19 @@ def test_several_ids_share_a_name(app: App) -> None:
         assert {run.workflow for run in app.runs()} == {"doubles"}
 
 
+def test_it_has_its_id_however_it_is_started(app: App) -> None:
+    broken = ["load"]
+    job = job_of(app, broken, [])
+    with TestApp(app):
+        run = job.apply_async(({"a": 1},))
+        assert isinstance(run.result(propagate=False), ValueError)
+        broken.clear()
+        assert job.apply_async(({"a": 1},)).result()["a"] == 1
+        again = [job.options(priority=3).start({"a": 1}), job.apply_async(({"a": 1},), priority=3), job.delay({"a": 1})]
+        assert {each.id for each in again} == {job.id} == {run.id}
+        assert job.apply_async(({"a": 1},), task_id="other").id == "other"
+
+
 def test_outside_a_run_it_is_a_plain_call(app: App) -> None:
     done: list[str] = []
     assert asyncio.run(job_of(app, [], done)({"a": 1}))["load"].endswith("clean")

@@ -16,6 +16,7 @@ from holdfast import (
     DefinitionError,
     DuplicateNameError,
     RunCancelledError,
+    WorkflowTimeoutError,
     hook,
     sleep,
 )
@@ -134,6 +135,22 @@ def test_results_take_the_place_of_initial_values_of_their_name(app: App) -> Non
     with TestApp(app):
         assert dag.start({"n": 1, "$": "odd"}).result() == {"n": 2, "$": "odd", "m": (2, 2)}
         assert dag.start({"n": 1}).result() == {"n": 2, "m": (2, 2)}
+
+
+def test_a_step_takes_the_initial_value_of_its_own_name(app: App) -> None:
+    dag = Dag("own", app=app)
+    dag.add_step("order", lambda order: order.upper())
+    dag.add_step("parts", lambda part: part + 1, map_over="parts")
+    dag.add_step("ship", lambda order, parts: f"{order} {sum(parts)}", depends_on=["order", "parts"])
+    with pytest.raises(ArgumentError, match="step 'order' takes 'order', which is neither in the context nor a step"):
+        dag.start({"parts": []})
+    with pytest.raises(ArgumentError, match="step 'parts' is mapped over 'parts', which is neither"):
+        dag.start({"order": "o-17"})
+    context = {"order": "o-17", "parts": [1, 2]}
+    expected = {"order": "O-17", "parts": [2, 3], "ship": "O-17 5"}
+    assert asyncio.run(dag(context)) == expected
+    with TestApp(app):
+        assert dag.start(context).result() == expected
 
 
 # -- order
@@ -333,8 +350,42 @@ def test_a_mapped_step_fails_if_one_of_its_executions_does_and_the_others_finish
         assert str(failure_of(run).failed["half"]) == "3 is odd"
         assert sorted(done) == [2, 4]
         assert (run.steps["half"].status, run.steps["half[2]"].status) == ("FAILURE", "SUCCESS")
-        run = dag.start({"numbers": 5})
-        assert "has to be a list or a tuple" in str(failure_of(run).failed["half"])
+
+
+def test_a_step_is_mapped_over_a_list_or_refused(app: App) -> None:
+    dag = Dag("halves", app=app)
+    dag.add_step("few", lambda few: few, condition=lambda ctx: ctx["few"] is not None)
+    dag.add_step("half", lambda n: n // 2, map_over="few", run_if="all_done")
+    dag.add_step("third", lambda n: n // 3, map_over="many")
+    with pytest.raises(ArgumentError, match="mapped over 'many', which has to be a list or a tuple, and is int: 5"):
+        dag.start({"few": [], "many": 5})
+    with TestApp(app):
+        run = dag.start({"few": 7, "many": [3]})
+        assert "and is int: 7" in str(failure_of(run).failed["half"])
+        assert run.steps["third"].result == [1]
+
+
+def test_a_step_that_had_not_begun_when_its_run_ended_is_not_left_pending(app: App) -> None:
+    many = Dag("many", app=app)
+    many.add_step("nap", app.workflow(name="nap")(_nap), map_over="naps")
+    many.add_step("after", lambda: 1, depends_on=["nap"])
+    with TestApp(app):
+        run = many.options(timeout="1s").start({"naps": [1, 2]})
+        with pytest.raises(WorkflowTimeoutError):
+            run.result()
+        assert {step.key: step.status for step in run.steps} == {
+            "nap": "CANCELLED", "nap[0]": "CANCELLED", "nap[1]": "CANCELLED", "after": "SKIPPED"
+        }  # fmt: skip
+        assert run.steps["after"].reason == "the run ended before its turn"
+        cancelled = many.start({"naps": [1]})
+        cancelled.cancel()
+        with pytest.raises(RunCancelledError):
+            cancelled.result()
+        assert cancelled.steps["after"].status == "CANCELLED"
+
+
+async def _nap(n: int) -> None:
+    await sleep("1h")
 
 
 # -- acting on runs
@@ -543,6 +594,15 @@ def test_what_cannot_work_is_refused_where_it_is_said(app: App) -> None:
     dag.add_step("g", lambda: 1, depends_on=["nowhere"])
     with refused("'g' depends on 'nowhere', which is no step of it; known: a"):
         dag.start({})
+
+
+def test_a_context_is_one_dict(app: App) -> None:
+    dag = Dag("one", app=app)
+    dag.add_step("next", lambda n: n + 1)
+    with pytest.raises(ArgumentError, match="takes one dict, its context"):
+        dag.start(n=1)
+    with pytest.raises(ArgumentError, match="takes one dict, its context"):
+        dag.start({"n": 1}, 2)
 
 
 def test_what_cannot_work_is_refused_before_anything_is_written(app: App) -> None:

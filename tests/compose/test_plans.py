@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from core_world import World
 
-from holdfast import App, Checkpointed, Dag, NondeterminismError, Saga
+from holdfast import App, ArgumentError, Checkpointed, Dag, NondeterminismError, Saga
 from holdfast.core import events as ev
 
 
@@ -43,6 +43,18 @@ def test_a_run_goes_on_with_its_own_plan_and_a_new_one_has_the_new() -> None:
     assert list(new.pending()) == ["s:a"]
     new.complete("s:a", 1)
     assert list(new.pending()) == ["s:x"]
+
+
+def test_what_new_code_needs_is_not_asked_of_a_run_that_began_before() -> None:
+    run = World(dag_of("a", "b"), "chain", {}, strict=False)
+    run.complete("s:a", 1)
+    run.crash()
+    run.app = dag_of("a", "b", "c", handlers={"c": lambda currency: currency})
+    run.complete("s:b", 2)
+    assert run.result() == {"a": 1, "b": 2}
+    refused = World(run.app, "chain", {}).run().result()
+    assert isinstance(refused, ArgumentError)
+    assert "step 'c' takes 'currency'" in str(refused)
 
 
 def test_a_changed_plan_is_an_error_where_changes_are_looked_for() -> None:

@@ -402,6 +402,19 @@ def test_a_saga_that_fails_is_compensated_over_the_same_context(app: App, steps:
         assert run.steps["car"].status == "FAILURE"
 
 
+def test_steps_after_the_one_that_failed_are_skipped(app: App) -> None:
+    trip = Saga("trip", app=app)
+    trip.add_step("flight", lambda: 1, lambda: None)
+    trip.add_step("hotel", lambda: 1 // 0, max_retries=0)
+    trip.add_step("car", lambda: 1)
+    with TestApp(app):
+        run = trip.start()
+        failure_of(run)
+        assert {step.key: step.status for step in run.steps} == {
+            "flight": "SUCCESS", "hotel": "FAILURE", "car": "SKIPPED", "flight.undo": "SUCCESS"
+        }  # fmt: skip
+
+
 def test_a_saga_outside_a_run_is_a_plain_call(app: App, steps: Booking) -> None:
     trip = trip_of(app, steps)
     assert asyncio.run(trip({"to": "Oslo"}))["car"].startswith("small car")

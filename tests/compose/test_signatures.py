@@ -166,10 +166,19 @@ def test_wrong_calls_are_refused_before_anything_is_written(canvas: Any, message
     assert app.runs() == []
 
 
-@pytest.mark.parametrize("options", [{"max_retries": -1}, {"timeout": "soon"}, {"countdown": "x"}, {"retry_delay": []}])
+@pytest.mark.parametrize(
+    "options",
+    [{"max_retries": -1}, {"timeout": "soon"}, {"countdown": "x"}, {"retry_delay": []}, {"queue": 7}, {"queue": "a b"},
+     {"max_losses": "many"}, {"force_local": "yes"}, {"stall_timeout": 0}],
+)  # fmt: skip
 def test_wrong_options_are_refused_where_they_are_set(options: dict[str, Any]) -> None:
-    with pytest.raises((ArgumentError, DefinitionError, ValueError)):
+    with pytest.raises(ArgumentError, match=r"add\(1, 2\)\.set\(\): "):
         add.s(1, 2).set(**options)
+
+
+def test_a_queue_is_that_of_the_members() -> None:
+    with pytest.raises(ArgumentError, match="queue=7"):
+        group(add.s(1, 2)).apply_async(queue=7)
 
 
 def test_a_canvas_is_of_one_app_and_belongs_where_it_is_started() -> None:

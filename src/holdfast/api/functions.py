@@ -28,7 +28,7 @@ from holdfast.api.options import (
     to_epoch,
 )
 from holdfast.api.plain_calls import call_plainly
-from holdfast.api.signatures import Signature, Starter, chunks, each, group
+from holdfast.api.signatures import Canvas, Signature, Starter, chunks, each, group
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
@@ -113,8 +113,20 @@ class _Function(abc.ABC, Generic[P, R, F]):
         """Celery's spelling of `start`."""
         return self.start(*args, **kwargs)
 
-    def apply_async(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any) -> Run[R]:
-        """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id."""
+    def apply_async(
+        self,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        *,
+        link: Canvas | Iterable[Canvas] = (),
+        link_error: Canvas | Iterable[Canvas] = (),
+        **options: Any,
+    ) -> Run[R]:
+        """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id. With `link`
+        or `link_error` the run is that of its signature, which has callbacks."""
+        if link != () or link_error != ():
+            called = self.s(*args, **(kwargs or {}))
+            return called.apply_async(link=link, link_error=link_error, **options)
         chosen = start_options_of(f"{self!r}.apply_async()", options)
         return cast("Run[R]", CallOptions(self, chosen).start_with(tuple(args), dict(kwargs or {})))
 

@@ -54,6 +54,8 @@ class StartOptions:
         _timeout("timeout", self.timeout)
         if self.max_retries is not None:
             _count("max_retries", self.max_retries)
+        if self.queue is not None:
+            _queue(self.queue)
         one_of("if_exists", self.if_exists, ("return", "error", "restart"))
         one_of("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
 
@@ -90,6 +92,7 @@ def step_options(given: dict[str, Any]) -> StepOptions:
         pool=one_of("pool", options.pop("pool", "thread"), ("thread", "process")),
         force_local=_yes_or_no("force_local", options.pop("force_local", False)),
         max_losses=_count("max_losses", options.pop("max_losses", 3)),
+        queue=_queue(options.pop("queue", "")),
         **options,
     )
 
@@ -188,6 +191,12 @@ def _priority(value: Any) -> None:
         raise DefinitionError(
             f"priority={value!r}: give a whole number from 0, which is the default; higher goes first"
         )
+
+
+def _queue(value: Any) -> str:
+    if type(value) is not str or not value.isprintable() or " " in value:
+        raise DefinitionError(f"queue={value!r}: give a name, as a text without spaces; '' is the default queue")
+    return value
 
 
 def _yes_or_no(what: str, value: Any) -> bool:

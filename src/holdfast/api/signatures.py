@@ -17,7 +17,15 @@ from msgspec import Raw
 
 from holdfast.api.calls import StepFuture
 from holdfast.api.handles import Run
-from holdfast.api.options import IfExists, StartOptions, check_call, start_options_of, wrong_call
+from holdfast.api.options import (
+    IfExists,
+    StartOptions,
+    check_call,
+    duration_of,
+    start_options_of,
+    step_options,
+    wrong_call,
+)
 from holdfast.api.plain_calls import call_plainly
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
@@ -25,7 +33,7 @@ from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.registry import find_app
 from holdfast.core.resources import Resource
-from holdfast.durations import Duration, to_us
+from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 
 OnFailure = Literal["finish", "cancel", "collect"]
@@ -59,6 +67,7 @@ class Canvas(abc.ABC):
     """Anything that can be put together and started: a signature, a chain, a group, a chord."""
 
     _run_name: str
+    _of_members: tuple[str, ...] = ("queue",)  # options of `apply_async` that are not the run's
 
     def __init__(self) -> None:
         self._links: list[Canvas] = []
@@ -157,8 +166,12 @@ class Canvas(abc.ABC):
         link_error: Canvas | Iterable[Canvas] = (),
         **options: Any,
     ) -> Run[Any]:
-        """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id."""
+        """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id. `queue` is
+        that of its members."""
         canvas = self.clone(args, kwargs)
+        of_members = {name: options.pop(name) for name in self._of_members if name in options}
+        if of_members:
+            canvas.set(**of_members)
         for callback in [link] if isinstance(link, Canvas) else link:
             canvas.link(callback)
         for errback in [link_error] if isinstance(link_error, Canvas) else link_error:
@@ -243,6 +256,7 @@ class Signature(Canvas):
     first argument, unless it is immutable: `step.si(1, 2)`."""
 
     _run_name = "holdfast.chain"
+    _of_members = ("queue", "max_retries", "timeout")
 
     def __init__(
         self,
@@ -301,14 +315,15 @@ class Signature(Canvas):
         return self
 
     def _check_options(self) -> None:
-        if "delay" in self.chosen:
-            to_us(self.chosen["delay"], "delay")
+        options = {name: value for name, value in self.chosen.items() if name != "delay"}
         try:
-            if isinstance(self.definition, StepDefinition):
-                self.definition.options.override(self.chosen)
-            if "max_retries" in self.chosen or "timeout" in self.chosen or "priority" in self.chosen:
-                StartOptions(**{k: v for k, v in self.chosen.items() if k in ("max_retries", "timeout", "priority")})
-        except (TypeError, ValueError) as error:
+            if "delay" in self.chosen:
+                duration_of("delay", self.chosen["delay"])
+            if self.is_step:
+                step_options(options)
+            else:
+                StartOptions(**options)
+        except DefinitionError as error:
             raise ArgumentError(f"{self!r}.set(): {error}") from None
 
     def set_immutable(self, immutable: bool = True) -> Signature:
@@ -342,6 +357,8 @@ class Signature(Canvas):
 class _Composition(Canvas):
     """A canvas that is made of others."""
 
+    _home: Starter | None = None  # the app, where there are no members to tell it
+
     @property
     @abc.abstractmethod
     def _parts(self) -> list[Canvas]: ...
@@ -349,12 +366,14 @@ class _Composition(Canvas):
     @property
     def app(self) -> Starter:
         for part in self._parts:
-            if not isinstance(part, _Composition) or part._parts:
+            if not isinstance(part, _Composition) or part._parts or part._home is not None:
                 return part.app
         loop = running()
-        found: Any = None if loop is None else find_app(loop.execution.app)
+        found: Any = self._home if loop is None else find_app(loop.execution.app)
         if found is None:
-            raise ArgumentError(f"{self!r} has no members, so nothing says which app it is for; don't start it")
+            raise ArgumentError(
+                f"{self!r} has no members, so nothing says which app it is for; start it only if it has some"
+            )
         return found  # type: ignore[no-any-return]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -392,7 +411,7 @@ class chain(_Composition):
                 self._append(task)
 
     def _append(self, task: Canvas) -> None:
-        if isinstance(task, group) and not task.tasks and task._is_plain:
+        if self.tasks and isinstance(task, group) and not task.tasks and task._is_plain:
             return  # an empty group lets pass what comes
         last = self.tasks[-1] if self.tasks else None
         if isinstance(last, group) and last._is_plain and type(last) is group:
@@ -457,6 +476,7 @@ class group(_Composition):
 
     def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> group:
         copy = type(self)()
+        copy._home = self._home
         copy.tasks = [task.clone(args, kwargs) for task in self.tasks]
         return copy
 
@@ -567,7 +587,9 @@ def chunks(step: Signature, items: Iterable[Any], size: int) -> group:
     if type(size) is not int or size < 1:
         raise ArgumentError(f"{step.name}.chunks(..., {size!r}): give a size of 1 or more")
     items = list(items)
-    return group(each(step.clone(), items[i : i + size], star=True) for i in range(0, len(items), size))
+    made = group(each(step.clone(), items[i : i + size], star=True) for i in range(0, len(items), size))
+    made._home = step.app
+    return made
 
 
 # -- as data

@@ -114,6 +114,7 @@ class Conductor:
         self._outcome: tuple[bytes | None, BaseException | None] = (None, None)
         self._root: Part | None = None
         self._beside: list[Part] = []
+        self._held_back: list[tuple[Raw, bytes, str]] = []
         self._pumping = False
         self._future: Future[Any] = Future(execution.loop, self._cancel)
 
@@ -142,11 +143,22 @@ class Conductor:
                     self._run_beside(callback, result, f"{path}.link{i}")
             else:
                 told = self.codec.encode_error_value(error)
-                for i, errback in enumerate(node.link_error):
-                    self._run_beside(errback, told, f"{path}.error{i}")
+                self._held_back += [(errback, told, f"{path}.error{i}") for i, errback in enumerate(node.link_error)]
+                if not self._is_tried_again(error):
+                    self._run_errbacks()
             done(result, error)
 
         return ended
+
+    def _is_tried_again(self, error: BaseException) -> bool:
+        """Whether the run has another attempt, should this be its end: then it has not failed for good."""
+        execution = self.execution
+        return self._keyed and execution.program.retry_delay(error, execution.attempt) is not None
+
+    def _run_errbacks(self) -> None:
+        held_back, self._held_back = self._held_back, []
+        for errback, told, path in held_back:
+            self._run_beside(errback, told, path)
 
     def _run_beside(self, callback: Raw, previous: bytes | None, path: str) -> None:
         """A callback changes nothing about what it is a callback of; only the end of the canvas waits for it."""
@@ -191,6 +203,8 @@ class Conductor:
 
     def _root_done(self, result: bytes | None, error: BaseException | None) -> None:
         self._outcome = (result, error)
+        if error is None or not self._is_tried_again(error):
+            self._run_errbacks()
         self._close()
 
     def _close(self) -> None:

@@ -63,7 +63,8 @@ class Checkpointed(Composition):
         try:
             run = self._home.get_run(self.id)
         except RunNotFoundError:
-            return self.options(id=self.id).start(*args, **kwargs)
+            found: Run[Context] = self.options().start(*args, **kwargs)
+            return found
         if run.workflow != self.name:
             raise RunExistsError(
                 f"there is a run {self.id!r} of {run.workflow!r}, and not of {self.name!r}; choose another id",
@@ -76,6 +77,19 @@ class Checkpointed(Composition):
     async def astart(self, *args: Any, **kwargs: Any) -> Run[Context]:
         """`start` for async code."""
         return await asyncio.to_thread(self.start, *args, **kwargs)
+
+    def options(self, **options: Any) -> Any:
+        """Say more about the run. It has the id of this, unless another is given."""
+        return super().options(**{"id": self.id, **options})
+
+    def apply_async(
+        self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> Run[Context]:
+        """Celery's spelling of `start`, or with options that of `options(...).start(...)`."""
+        if not options:
+            return self.start(*args, **(kwargs or {}))
+        own = {} if "task_id" in options else {"id": self.id}
+        return super().apply_async(args, kwargs, **{**own, **options})
 
     @property
     def checkpoint(self) -> Checkpoint | None:

@@ -42,8 +42,9 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         loop = running()
         if loop is None:
             return await self._follow_plainly(dict(context or {}))
-        self._check_context(context)
-        plan = read_plan(loop.execution.plan(self.name, self._plan().to_json()))
+        # A run that has its plan was checked when it began; what the code needs by now is not asked of it.
+        shape = self._plan().to_json()
+        plan = read_plan(loop.execution.plan(self.name, shape, check=lambda: self._check_context(context)))
         return await self._carry_out(loop.execution, plan, context or {})
 
     @abc.abstractmethod
@@ -83,6 +84,8 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         return handler
 
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
+        if len(args) > 1 or kwargs.keys() - {"context"}:
+            raise ArgumentError(f"{self!r} takes one dict, its context, e.g. .start({{'order': 17}})")
         given, _ = check_call(f"{self._what} {self.name}", self._definition, args, kwargs)
         self._plan()
         self._check_context(given[0] if given else None)

@@ -94,7 +94,8 @@ class Dag(Composition):
         added = self._add_handler(name, handler, options, "step")
         if map_over and not added.element:
             raise DefinitionError(
-                f"step {name!r}: map_over={map_over!r}, but {added.name} has no parameter for the element; its first takes it"
+                f"step {name!r}: map_over={map_over!r}, but {added.name} has no parameter for the element; its first one that "
+                "isn't `ctx` or `context` takes it. For a DAG or a saga, add a workflow that takes the element and awaits it"
             )
         self._nodes[name] = Node(name, tuple(dict.fromkeys(depends_on)), run_if, condition, map_over)
         self._checked = None
@@ -144,7 +145,7 @@ class Dag(Composition):
     def _planned(self, node: Node) -> PlannedStep:
         handler = self._handlers[node.name]
         depends_on = node.depends_on
-        if node.map_over in self._nodes and node.map_over not in depends_on:
+        if node.map_over in self._nodes and node.map_over not in (*depends_on, node.name):
             depends_on = (*depends_on, node.map_over)
         return PlannedStep(
             node.name, handler.name, handler.is_workflow, depends_on, node.run_if, node.condition is not None, node.map_over
@@ -163,7 +164,8 @@ class Dag(Composition):
             raise DefinitionError(f"{self!r} has a cycle: {' → '.join(cycle)}; leave out one of these edges")
         for step in plan.steps:
             given = (self._handlers[step.name].element,) if step.map_over else ()
-            taken = [name for name in self._handlers[step.name].takes(given) if name in steps]
+            # Its own name is that of an initial value: it can't come after itself.
+            taken = [name for name in self._handlers[step.name].takes(given) if name in steps and name != step.name]
             if not taken:
                 continue
             before = None
@@ -178,8 +180,10 @@ class Dag(Composition):
                     )
 
     def _check_names(self, context: Context) -> None:
-        known = {**context, **self._nodes}
+        known: Context = {**context, **self._nodes}
         for name, node in self._nodes.items():
+            if name not in context:
+                del known[name]  # it doesn't come after itself
             handler = self._handlers[name]
             self._check_need(name, handler, known, (handler.element,) if node.map_over else ())
             if node.map_over and node.map_over not in known:
@@ -187,6 +191,17 @@ class Dag(Composition):
                     f"{self!r}: step {name!r} is mapped over {node.map_over!r}, which is neither in the context nor a step; "
                     f"known: {', '.join(known)}"
                 )
+            is_initial = node.map_over in context and (node.map_over not in self._nodes or node.map_over == name)
+            if is_initial and not isinstance(context[node.map_over], list | tuple):
+                raise self._not_a_list(name, node.map_over, context)
+            known[name] = None
+
+    def _not_a_list(self, step: str, mapped: str, context: Context) -> ArgumentError:
+        value = context.get(mapped)
+        found = f"is {type(value).__name__}: {value!r:.100}" if mapped in context else "was skipped"
+        return ArgumentError(
+            f"{self!r}: step {step!r} is mapped over {mapped!r}, which has to be a list or a tuple, and {found}"
+        )
 
     # -- running
 
@@ -221,7 +236,7 @@ class Dag(Composition):
         parameter = self._handlers[step.name].element
         elements = seen.get(step.map_over)
         if not isinstance(elements, list | tuple):
-            raise self._not_a_list(step)
+            raise self._not_a_list(step.name, step.map_over, seen)
         return [await self._call_plainly(step.name, {**seen, parameter: element}) for element in elements]
 
     def _unwanted(self, step: PlannedStep, context: Context) -> str:
@@ -230,11 +245,6 @@ class Dag(Composition):
         if node is None or node.condition is None or node.condition(context):
             return ""
         return "its condition is not met"
-
-    def _not_a_list(self, step: PlannedStep) -> ArgumentError:
-        return ArgumentError(
-            f"{self!r}: step {step.name!r} is mapped over {step.map_over!r}, which has to be a list or a tuple"
-        )
 
     def _failure(self, failed: dict[str, BaseException], skipped: list[str], results: Context) -> DagFailed:
         told = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in list(failed.items())[:3])
@@ -382,10 +392,11 @@ class _DagRun:
             self._fail(step, error)
 
     def _map(self, step: PlannedStep) -> None:
-        value = self._values.get(step.map_over)
-        elements = None if value is None else split_list(self._execution, value)
+        value = self._values.get(step.map_over, b"")
+        elements = split_list(self._execution, value) if value else None
         if elements is None:
-            raise self._dag._not_a_list(step)
+            found = {step.map_over: self._execution.codec.decode(value)} if value else {}
+            raise self._dag._not_a_list(step.name, step.map_over, found)
         self._execution.plan(step.name, Raw(b"%d" % len(elements)), key=step.name)
         self._members[step.name] = []
         self._members_left[step.name] = len(elements)

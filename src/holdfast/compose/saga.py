@@ -18,6 +18,7 @@ from msgspec import Raw
 from holdfast.api.calls import Call, wait
 from holdfast.api.functions import CallOptions, Step, Workflow, child_options
 from holdfast.api.options import NO_OPTIONS, StartOptions
+from holdfast.api.signatures import Canvas
 from holdfast.api.waiting import shield
 from holdfast.compose.composition import Composition, Context, Line
 from holdfast.compose.handlers import Home, is_async
@@ -87,7 +88,9 @@ class saga:
         workflow too; it is called with the action's result."""
         function, options = (action, NO_OPTIONS) if not isinstance(action, CallOptions) else action._parts()
         if not isinstance(function, Step | Workflow):
-            raise ArgumentError(f"s.step({action!r}): give a step or a workflow; make it one with @app.step")
+            given: object = action
+            remedy = "await it in a workflow" if isinstance(given, Canvas) else "make it one with @app.step"
+            raise ArgumentError(f"s.step({action!r}): give a step or a workflow; {remedy}")
         label = self._label(function.name)
         undo = None if compensate is None else _undo_with(compensate, f"s.step({function.name}, compensate=...)")
         execution = function._execution()

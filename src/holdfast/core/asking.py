@@ -413,14 +413,16 @@ class Asking:
 
     # -- what a composition decides
 
-    def plan(self, name: str, shape: Raw, key: str = "") -> Raw:
+    def plan(self, name: str, shape: Raw, key: str = "", check: Callable[[], None] | None = None) -> Raw:
         """Record what a composition is made of, or one of its steps (`key`). On replay it is what it was made of when
-        the attempt began."""
+        the attempt began. `check` may refuse what is new, by raising."""
         self._refuse_if_evicted()
         self._check_key("g", key)
         found = self._answer_to("g", name, bytes(shape), key)
         if found.recorded is not None:
             return Raw(found.recorded.args)
+        if check is not None:
+            check()
         self._append(ev.Planned(ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, name=name, args=shape))
         return shape
 

@@ -58,10 +58,13 @@ def steps_of(history: Iterable[ev.Event]) -> list[StepView]:
     steps: dict[str, StepView] = {}
     by_seq: dict[int, ev.Event] = {}
     planned: dict[str, PlannedStep] = {}
+    ended: ev.RunEnded | None = None
     for event in history:
         by_seq[event.seq] = event
         if isinstance(event, ev.AttemptStarted | ev.ContinuedAsNew):
-            planned = {}
+            planned, ended = {}, None
+        elif isinstance(event, ev.RunEnded):
+            ended = event
         elif isinstance(event, ev.Planned):
             _plan(event, steps, planned)
         elif isinstance(event, ev.OutcomeReused):
@@ -76,6 +79,8 @@ def steps_of(history: Iterable[ev.Event]) -> list[StepView]:
                 )  # fmt: skip
         elif isinstance(event, ev.Commanded) and event.kind in _STATES:
             _follow(event, steps, planned)
+    if ended is not None:
+        _leave_none_pending(ended, steps.values())
     parts: dict[str, list[StepView]] = {step.name: [] for step in planned.values() if step.map_over}
     for view in steps.values():
         if view.part_of in parts:
@@ -137,6 +142,14 @@ def _follow(event: ev.Commanded, steps: dict[str, StepView], planned: dict[str, 
         view.ended_at = event.ts
 
 
+def _leave_none_pending(ended: ev.RunEnded, views: Iterable[StepView]) -> None:
+    """What was planned and had not begun when its run ended never will."""
+    for view in views:
+        if view.state == StepState.PENDING and view.started_at is None:
+            view.state = StepState.CANCELLED if isinstance(ended, ev.RunCancelled) else StepState.SKIPPED
+            view.reason = "the run ended before its turn"
+
+
 def _sum_up(whole: StepView, parts: list[StepView]) -> None:
     """A step that is executed for each element of something, as one."""
     if whole.state != StepState.PENDING or whole.started_at is None:
@@ -146,7 +159,7 @@ def _sum_up(whole: StepView, parts: list[StepView]) -> None:
     if states <= {StepState.SUCCESS}:
         whole.state = StepState.SUCCESS
         whole.result = Raw(b"[" + b",".join(bytes(part.result or b"null") for part in parts) + b"]")
-    elif states <= {StepState.SUCCESS, StepState.FAILURE, StepState.CANCELLED}:
+    elif states <= {StepState.SUCCESS, StepState.FAILURE, StepState.CANCELLED, StepState.SKIPPED}:
         whole.state = StepState.FAILURE if StepState.FAILURE in states else StepState.CANCELLED
         whole.error = next((part.error for part in parts if part.error is not None), None)
     else:
