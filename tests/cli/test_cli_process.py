@@ -123,3 +123,24 @@ def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(cli: Cli, environment
     assert "runs cancel s1" in said
     assert "Traceback" not in said
     assert cli.status("s1") == "PENDING"
+
+
+def test_what_steps_print_is_seen_at_once_in_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "printing.py").write_text(
+        "import holdfast\n"
+        "app = holdfast.App('printing')\n"
+        "@app.step\n"
+        "def say() -> None:\n"
+        "    print('charging order-2')\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = {"cwd": tmp_path, "env": environment, "text": True}
+    with subprocess.Popen([*COMMAND, "-A", "printing", "worker"], stdout=subprocess.PIPE, **command) as worker:
+        try:
+            subprocess.run(
+                [*COMMAND, "-A", "printing", "start", "say"], check=True, stdout=subprocess.DEVNULL, **command
+            )
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "charging order-2\n"
+        finally:
+            worker.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import io
 import json
 import logging
 import signal
@@ -101,6 +102,9 @@ def worker(
 ) -> None:
     """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C or SIGTERM; a second time ends it at once."""
     endpoint = HealthEndpoint(health) if health else None
+    for stream in (sys.stdout, sys.stderr):  # what steps print is seen when they do it, in a file or a pipe too
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     set_up_logging(log_level, log_format)
     app = open_place(context, needs_code="a worker", may_create=True).app
     if version:

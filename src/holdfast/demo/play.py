@@ -109,7 +109,10 @@ def _tell(run: Run[Outcome], outcome: Outcome, folder: Path, seconds: float, say
         if record["order"] == outcome.order_id:
             effects[record["effect"]] += 1
     history = " → ".join(entry.status for entry in run.status_history())
-    replayed = ", ".join(step.name for step in run.steps if step.reused) or "nothing"
+    # What an earlier attempt had completed, or a worker that is gone.
+    last = run.steps[-1].worker
+    names = [step.name for step in run.steps if step.reused or (step.worker and step.worker != last)]
+    replayed = ", ".join(names) or "nothing"
     say(
         f"  outcome   {outcome.status}" + (f" ({outcome.reason})" if outcome.reason else f", {outcome.tracking_number}")
     )
