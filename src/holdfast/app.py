@@ -163,7 +163,10 @@ class App(Defining):
             known = ", ".join(sorted(self.startable_names())) or "none"
             raise UnknownNameError(f"no workflow or step named {name!r} in app {self.name!r}; known: {known}")
         args, kwargs = check_call(name, definition, args, kwargs)
-        return self.codec.encode_call(args, kwargs, f"the arguments of {name!r}", definition.hints)
+        what = f"the arguments of {name!r}"
+        call = self.codec.encode_call(args, kwargs, what, definition.hints)
+        self.codec.check_call(args, kwargs, what, definition.hints)
+        return call
 
     def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         return self.client.start(name, call, options)

@@ -187,8 +187,9 @@ class Defining(abc.ABC):
             raise DefinitionError(f"{definition.name!r}: names that begin with {OWN_PREFIX!r} are Holdfast's own")
         other = self._steps.get(definition.name) or self._workflows.get(definition.name)
         if other is not None and not _same_code(other, definition):
-            what = "step" if definition.name in self._steps else "workflow"
-            places = f"at {other.place}, and another one at {definition.place}; give one of them name='...'"
+            what, new = ("step" if isinstance(one, StepDefinition) else "workflow" for one in (other, definition))
+            another = "another one" if what == new else f"a {new} of that name"
+            places = f"at {other.place}, and {another} at {definition.place}; give one of them name='...'"
             if other.place == definition.place:
                 places = f"at {other.place} already, where it is defined once more; give each its own name='...'"
             raise DuplicateNameError(f"app {self.name!r} has a {what} {definition.name!r} {places}")

@@ -42,6 +42,7 @@ from holdfast import (
     sleep,
     wf,
 )
+from holdfast.api.options import NO_OPTIONS
 from holdfast.engine.reactor import Settings
 from holdfast.stores import sqlite as sqlite_module
 from holdfast.stores.doorbell import Intercom
@@ -195,14 +196,31 @@ def test_an_argument_that_its_annotation_does_not_accept_fails_the_step(app: App
         assert world.calls(work) == []
 
 
-def test_an_input_that_its_annotation_does_not_accept_fails_the_run(app: App) -> None:
+def test_an_input_that_its_annotation_does_not_accept_is_refused_at_the_start(app: App) -> None:
+    @app.workflow
+    def flow(n: int, *, prices: dict[str, float] | None = None) -> tuple[int, Any]:
+        return n, prices
+
+    with TestApp(app):
+        refused = r"^the arguments of workflow 'flow': n: expected int, got 'five' of type str$"
+        with pytest.raises(ArgumentError, match=refused):
+            flow.start("five")  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match=r"'flow': prices: expected .*'a lot'"):
+            flow.options(id="f").start(5, prices={"tea": "a lot"})  # type: ignore[dict-item]
+        with pytest.raises(ArgumentError, match=r"the arguments of 'flow': n: expected int"):
+            app.start("flow", [5])
+        assert app.runs() == []
+        assert flow.start(5, prices={"tea": 1}).result() == (5, {"tea": 1.0}), "what can be converted is"
+
+
+def test_an_input_of_another_version_that_does_not_fit_fails_the_run(app: App) -> None:
     @app.workflow
     def flow(n: int) -> int:
         return n
 
     with TestApp(app):
-        run = flow.start("five")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"n: .*int.*'five'"):
+        run = app.start_run("flow", app.codec.encode_call(("five",), {}), NO_OPTIONS)
+        with pytest.raises(ValueError, match=r"n: expected int, got 'five' of type str$"):
             run.result()
         assert run.status == "FAILURE"
 
@@ -425,6 +443,24 @@ BLOCKING: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+def test_io_in_a_library_is_shown_where_the_workflow_uses_it(app: App, tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text("import os\n\ndef read(path):\n    return os.listdir(path)\n")
+    namespace: dict[str, Any] = {"__name__": "library"}
+    exec(compile(library.read_text(), library, "exec"), namespace)
+
+    @app.workflow
+    def flow() -> None:
+        namespace["read"]("/etc")
+
+    with TestApp(app):
+        run = flow.start()
+        with pytest.raises(RunStuckError):
+            run.result()
+        assert f"reads a folder ('/etc') at {line_of(flow.__wrapped__, 'namespace')} in flow" in run.reason
+
+
 @pytest.mark.parametrize("what", BLOCKING)
 def test_blocking_calls_and_io_in_workflow_code_set_the_run_aside_until_it_is_mended(app: App, what: str) -> None:
     block, words = BLOCKING[what]
@@ -573,6 +609,38 @@ def test_code_that_swallows_the_interruption_is_set_aside_even_so(app: App) -> N
 
 
 # -- code that waits for nothing
+
+
+def test_awaits_that_were_mixed_up_are_explained_beside_pythons_own_words(app: App) -> None:
+    @app.step
+    async def fetch() -> int:
+        return 1
+
+    @app.step
+    def count() -> int:
+        return 1
+
+    @app.workflow
+    async def forgotten() -> int:
+        return fetch() + 1  # type: ignore[operator]
+
+    @app.workflow
+    async def too_many() -> int:
+        return await count()  # type: ignore[no-any-return, misc]
+
+    with TestApp(app):
+        with pytest.raises(TypeError) as caught:
+            forgotten.start().result()
+        place = line_of(forgotten.__wrapped__, "return")
+        (note,) = caught.value.__notes__
+        assert (
+            note == f"step 'fetch' at {place} in forgotten was never awaited: what it gives is there only after `await`"
+        )
+        with pytest.raises(TypeError, match="await") as caught:
+            too_many.start().result()
+        assert caught.value.__notes__ == [
+            "what is made from `def` is called, and what is made from `async def` is awaited"
+        ]
 
 
 def test_a_step_created_and_never_awaited_fails_the_run_with_the_line(app: App) -> None:

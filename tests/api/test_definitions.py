@@ -302,7 +302,9 @@ def test_a_workflow_may_not_take_the_name_of_a_step(app: App) -> None:
     @app.step
     def charge() -> None: ...
 
-    with pytest.raises(DuplicateNameError, match=r"app 'shop' has a step 'charge' at .*, and another one at"):
+    with pytest.raises(
+        DuplicateNameError, match=r"app 'shop' has a step 'charge' at .*, and a workflow of that name at"
+    ):
 
         @app.workflow(name="charge")
         def flow() -> None: ...

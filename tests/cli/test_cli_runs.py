@@ -9,7 +9,7 @@ import pytest
 from cli_driver import Cli
 
 from holdfast import App
-from holdfast.cli.runs import list_runs
+from holdfast.cli.runs import event_text, list_runs
 from holdfast.core import events as ev
 from holdfast.ports import Status
 
@@ -107,6 +107,13 @@ def test_history_numbers_the_events(cli: Cli) -> None:
     events = cli("runs", "history", "total-1", "--json").json
     retrying = next(event for event in events if event["kind"] == "StepRetrying")
     assert retrying["detail"]["error"]["message"] == "attempt 1 got no answer"
+
+
+def test_history_says_once_why_a_run_is_stuck() -> None:
+    error = {"type": "NondeterminismError", "message": "the code no longer fits"}
+    stuck = {"kind": "RunStuck", "detail": {"reason": "the code no longer fits", "error": error}}
+    assert event_text(stuck) == "NondeterminismError: the code no longer fits"
+    assert event_text({"kind": "RunStuck", "detail": {"reason": "unknown"}}) == 'reason="unknown"'
 
 
 @pytest.mark.usefixtures("runs")

@@ -32,7 +32,7 @@ def test_the_path_leads_to_the_value_and_the_text_ends_with_the_remedy(codec: Co
     with socket.socket() as sock:
         text = refusal(codec, {"items": [1, 2, 3, {"owner": sock}]})
     assert text.startswith("result: $.items[3].owner: <socket.socket")
-    assert text.endswith("can't be recorded; return data, or register a codec with app.codec.types.register(...)")
+    assert text.endswith("can't be recorded; give data instead, or register a codec with app.codec.types.register(...)")
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_an_unknown_class_is_refused_with_how_to_make_it_known(codec: Codec, val
         (Counter("a"), "record dict(value)"),
         (type("Int", (int,), {})(3), "record int(value)"),
         (type("T", (tuple,), {})(), "record tuple(value)"),
-        (type("When", (dt.datetime,), {})(2020, 1, 1), "return data"),
+        (type("When", (dt.datetime,), {})(2020, 1, 1), "give data instead"),
         ((i for i in range(3)), "record list(value)"),
-        (Handle(1), "return data"),
-        (len, "return data"),
-        (memoryview(b"x"), "return data"),
-        (..., "return data"),
+        (Handle(1), "give data instead"),
+        (len, "give data instead"),
+        (memoryview(b"x"), "give data instead"),
+        (..., "give data instead"),
     ],
     ids=lambda v: type(v).__name__,
 )

@@ -227,24 +227,25 @@ class Client:
                 now = time.monotonic()
                 if now >= deadline or (given_up is not None and given_up.is_set()):
                     waits = f" ({row.reason})" if row.reason else ""
-                    raise TimeoutError(
-                        f"run {run_id} is {row.status}{waits} after {in_words(limit or 0)}; it goes on, ask again later"
-                    )
+                    outlook = self._nobody_works() or "it goes on, ask again later"
+                    raise TimeoutError(f"run {run_id} is {row.status}{waits} after {in_words(limit or 0)}; {outlook}")
                 if now >= warn_at:
                     warn_at = float("inf")
-                    self._warn_if_nobody_works()
+                    if nobody := self._nobody_works():
+                        logger.warning(nobody)
                 watch.wait(min(1.0, deadline - now))
         finally:
             watch.close()
 
-    def _warn_if_nobody_works(self) -> None:
+    def _nobody_works(self) -> str:
+        """If no worker is alive: that, and what to do about it."""
         now = self.store.now()
-        if not any(worker.lease_until > now for worker in self.store.workers()):
-            logger.warning(
-                "no worker of app %r is alive on %s; start one with `holdfast -A <module> worker`, or `with app.worker():`",
-                self.app,
-                self.store.url,
-            )
+        if any(worker.lease_until > now for worker in self.store.workers()):
+            return ""
+        return (
+            f"no worker of app {self.app!r} is alive on {self.store.url}; start one with `holdfast -A <module> worker`, "
+            "or `with app.worker():`"
+        )
 
     def _outcome(self, row: RunRow) -> tuple[Any, bool]:
         """The result, or the exception and that it is one."""

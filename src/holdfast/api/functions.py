@@ -310,6 +310,7 @@ class CallOptions(Generic[P, R, F]):
                     f"{function!r}.start() in a workflow: call it, or use .submit(); a run of its own is for outside"
                 )
             return lambda: function._child(execution, call, options, waited=False)
+        function._app.codec.check_call(args, kwargs, function._arguments, function._definition.hints)
         chosen = options.with_id_in_step(function.name)
         return lambda: function._app.start_run(function.name, bytes(call), chosen)
 

@@ -147,8 +147,9 @@ def _unknown(place: Place) -> Iterator[Finding]:
     for name, rows in names.items():
         here = place.has_code and name in place.app.known_names()
         remedy = "the code here defines it: restart the workers" if here else "start a worker whose code defines it"
+        need = "1 run needs" if len(rows) == 1 else f"{len(rows)} runs need"
         yield Finding(
-            "unknown", "bad", f"no live worker knows {name!r}, which {len(rows)} run{'s' if len(rows) > 1 else ''} need",
+            "unknown", "bad", f"no live worker knows {name!r}, which {need}",
             remedy, _ids(rows), [run_facts(row, now) for row in rows],
         )  # fmt: skip
     if not names:

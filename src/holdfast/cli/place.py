@@ -135,16 +135,17 @@ def find_app(target: str) -> App:
     if module_name.endswith(".py"):
         module_name = module_name.removesuffix(".py").strip("./").replace("/", ".")
     module = _import(module_name)
+    apps = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, App)}
+    names = ", ".join(f"{module_name}:{name}" for name, _ in apps.values()) or "none"
     if attribute:
         found = getattr(module, attribute, None)
         if not isinstance(found, App):
-            usage(f"{module_name}.{attribute} is {found!r}, not an App")
+            what = f"{attribute!r} is no App" if hasattr(module, attribute) else f"there is no {attribute!r}"
+            usage(f"{what} in module {module_name!r}; its apps: {names}")
         return found
-    apps = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, App)}
     if not apps and any(_is_on_default_app(value) for value in vars(module).values()):
         return default_app
     if len(apps) != 1:
-        names = ", ".join(f"{module_name}:{name}" for name, _ in apps.values()) or "none"
         usage(f"module {module_name!r} has {len(apps)} apps ({names}); name one with -A module:app")
     return next(iter(apps.values()))[1]
 

@@ -309,12 +309,15 @@ def _style_of(kind: str) -> str:
     return ""
 
 
-_UNSAID = ("flags", "seed", "worker", "started", "workflow")
+_UNSAID = ("flags", "seed", "worker", "started", "workflow", "sleep")
 
 
 def event_text(event: dict[str, Any]) -> str:
     """What is particular to an event, on one line, the outcome first."""
-    parts = {name: _detail_text(event["kind"], name, value) for name, value in event["detail"].items()}
+    detail = event["detail"]
+    if event["kind"] == "RunStuck" and detail.get("error"):  # its message is the reason
+        detail = {"error": detail["error"]}
+    parts = {name: _detail_text(event["kind"], name, value) for name, value in detail.items()}
     return "  ".join(text for _, text in sorted(parts.items(), key=lambda part: part[0] in ("args", "input")) if text)
 
 

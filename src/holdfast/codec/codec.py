@@ -15,7 +15,7 @@ from holdfast.codec.plain import error_facts, untagged
 from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
 from holdfast.codec.values import READERS, Tagger, mend_text, refusal
-from holdfast.errors import DecodeError, EncodeError, PayloadTooLargeError
+from holdfast.errors import ArgumentError, DecodeError, EncodeError, PayloadTooLargeError
 
 Data = bytes | memoryview | msgspec.Raw
 
@@ -108,24 +108,24 @@ class Codec:
                 exc.steps[-1] = _argument(exc.steps[-1], signature)
             raise EncodeError(explain(exc, what, root="")) from exc.__cause__
 
+    def check_call(self, args: tuple[object, ...], kwargs: dict[str, object], what: str, signature: CallHints) -> None:
+        """Refuse what `decode_call` could not make what the annotations ask for."""
+        try:
+            signature.fit(list(args), dict(kwargs))
+        except (Misfit, RecursionError) as exc:
+            raise ArgumentError(explain(exc, what, root="")) from exc.__cause__
+
     def decode_call(self, data: Data, signature: CallHints | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, each as its parameter's annotation asks."""
-        step = ""
         try:
             call = self._load(data)
             args, kwargs = (call.get("args", []), call.get("kwargs", {})) if type(call) is dict else (None, None)
             if type(args) is not list or type(kwargs) is not dict:
                 raise Misfit(f'expected {{"args": [...], "kwargs": {{...}}}}, got {show(call)}')
             if signature is not None:
-                for i, arg in enumerate(args):
-                    step = signature.position(i)
-                    args[i] = signature.positional(i)(arg)
-                for step, arg in kwargs.items():
-                    kwargs[step] = signature.named(step)(arg)
+                signature.fit(args, kwargs)
             return tuple(args), kwargs
         except (Misfit, RecursionError) as exc:
-            if isinstance(exc, Misfit) and step:
-                exc.within(step)
             raise DecodeError(explain(exc, "arguments", root="")) from exc.__cause__
 
     def join_list(self, values: Iterable[bytes]) -> bytes:

@@ -148,7 +148,7 @@ class Conformer:
         if key_hint in (int, float, bool):  # JSON has no other keys than strings
             strict, to_key = (
                 to_key,
-                lambda key: _from_text(key, key_hint) if type(key) is str else strict(key),
+                lambda key: _by_msgspec(key, key_hint, strict=False) if type(key) is str else strict(key),
             )
 
         def convert(value: Any) -> Any:
@@ -205,7 +205,7 @@ class Conformer:
         if shape is not None and shape.by_hand:
             return shape.make
         if cls in _BY_MSGSPEC:
-            return lambda value: msgspec.convert(value, cls)
+            return lambda value: _by_msgspec(value, cls)
         if issubclass(cls, enum.Enum):
             return lambda value: _enum(cls, value)
         if is_pydantic(cls):
@@ -292,6 +292,18 @@ class CallHints:
     def named(self, name: str) -> Convert:
         return self._converter(name if name in self._named else self._named_rest)
 
+    def fit(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Put what its annotation asks for in the place of each argument."""
+        step = ""
+        try:
+            for i, arg in enumerate(args):
+                step = self.position(i)
+                args[i] = self.positional(i)(arg)
+            for step, arg in kwargs.items():
+                kwargs[step] = self.named(step)(arg)
+        except Misfit as exc:
+            raise exc.within(step)
+
     def _converter(self, name: str | None) -> Convert:
         if name not in self._converters:
             hint = Any if name is None else self._types.hints(self._fn).get(name, Any)
@@ -323,11 +335,11 @@ def _each(converters: Iterable[Convert], items: Iterable[Any]) -> list[Any]:
     return done
 
 
-def _from_text(text: str, cls: type) -> Any:
+def _by_msgspec(value: Any, cls: type, strict: bool = True) -> Any:
     try:
-        return msgspec.convert(text, cls, strict=False)
+        return msgspec.convert(value, cls, strict=strict)
     except msgspec.ValidationError:
-        raise expected(cls, text) from None
+        raise expected(cls, value) from None
 
 
 def _bind(hint: Any, bound: dict[Any, Any]) -> Any:

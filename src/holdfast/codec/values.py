@@ -197,7 +197,7 @@ def refusal(value: object) -> Misfit:
         name = cls.__name__
         remedy = f"annotate the parameter or result with {name}, or app.codec.types.register({name})"
         return Misfit(f"{show(value)} of type {name_of(cls)} can't be recorded, as its class isn't known; {remedy}")
-    remedy = "return data, or register a codec with app.codec.types.register(...)"
+    remedy = "give data instead, or register a codec with app.codec.types.register(...)"
     if isinstance(value, Awaitable):
         remedy = "await it, and record what it gives"
     elif isinstance(value, Iterator):

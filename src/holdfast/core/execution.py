@@ -402,7 +402,16 @@ class Execution(Asking):
             self._close_outstanding(now)
             self._finish(ev.RunCompleted(ts=now, result=result))
         else:
+            if isinstance(error, TypeError | AttributeError):
+                self._note_mixed_up_awaits(error)
             self._end_with(error, now)
+
+    def _note_mixed_up_awaits(self, error: TypeError | AttributeError) -> None:
+        """Python's own words for a forgotten await, or for one too many, name neither the step nor the rule."""
+        for what, place in self.unawaited.values():
+            error.add_note(f"{what} at {place} was never awaited: what it gives is there only after `await`")
+        if isinstance(error, TypeError) and "await" in str(error):
+            error.add_note("what is made from `def` is called, and what is made from `async def` is awaited")
 
     def _end_with(self, error: BaseException, now: int) -> None:
         self._close_outstanding(now)
