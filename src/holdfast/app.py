@@ -31,6 +31,7 @@ from holdfast.api.options import (
 from holdfast.api.schedules import Schedules
 from holdfast.api.tracing import TraceNode
 from holdfast.codec import Codec
+from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app
 from holdfast.defining import Defining
@@ -296,8 +297,10 @@ class App(Defining):
         if self.version is not None:
             return self.version
         self.load()
-        files = {inspect.getsourcefile(inspect.unwrap(d.function)) for d in self._workflows.values()}
-        files |= {d.place.rpartition(":")[0] for d in self._workflows.values()}  # of a composition: where it is made
+        defined: list[StepDefinition | WorkflowDefinition] = [*self._workflows.values()]
+        defined = defined or [*self._steps.values()]
+        files = {inspect.getsourcefile(inspect.unwrap(d.function)) for d in defined}
+        files |= {d.place.rpartition(":")[0] for d in defined}  # of a composition: where it is made
         digest = hashlib.sha256()
         for file in sorted(f for f in files if f and Path(f).is_file()):
             digest.update(Path(file).read_bytes())
