@@ -306,6 +306,23 @@ def test_an_opening_that_is_under_way_at_the_end_is_given_up(app: App) -> None:
     assert log == ["given up"]
 
 
+def test_a_plain_opening_that_hangs_keeps_no_process_from_ending(app: App) -> None:
+    opened_by: list[threading.Thread] = []
+
+    @app.resource
+    def pool() -> Iterator[str]:
+        opened_by.append(threading.current_thread())
+        yield "pool"
+
+    @app.step
+    async def fetch(db: str = use(pool)) -> str:
+        return db
+
+    with TestApp(app):
+        assert fetch.start().result() == "pool"
+    assert [thread.daemon for thread in opened_by] == [True]
+
+
 def test_an_async_resource_is_entered_and_left_in_one_task_outside_of_any_step(app: App) -> None:
     seen: list[Any] = []
     mark = contextvars.ContextVar("mark", default="none")

@@ -33,6 +33,17 @@ def test_doctor_finds_nothing_where_all_is_well(cli: Cli) -> None:
     assert "knows add, asks" in out
 
 
+def test_doctor_names_what_a_worker_knows_beside_what_comes_with_holdfast(cli: Cli) -> None:
+    app = App("small", cli.store)
+
+    @app.step
+    def pay() -> None: ...
+
+    with app.worker():
+        assert cli.without_code("doctor").out.count("knows pay\n") == 1
+    app.close()
+
+
 def test_doctor_says_that_nobody_works(cli: Cli) -> None:
     cli("start", "add", "1")
     out = cli("doctor", code=1).out

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
 
-from holdfast.api.own_thread import in_own_thread
 from holdfast.api.tracing import TraceNode
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
+from holdfast.own_thread import in_own_thread
 from holdfast.ports import RunRow, Status, StepState
 
 if TYPE_CHECKING:

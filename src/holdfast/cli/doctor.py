@@ -13,6 +13,7 @@ from holdfast.cli.facts import doing, run_facts, worker_facts
 from holdfast.cli.failures import RUN_FAILED, command
 from holdfast.cli.output import SECOND, Line, Span, cut, json_option, length, print_json, print_lines
 from holdfast.cli.place import Place, open_place
+from holdfast.core.registry import is_own
 from holdfast.ports import RunQuery, RunRow, Status
 from holdfast.stores.shared import migrations
 
@@ -86,7 +87,7 @@ def _workers(place: Place) -> Iterator[Finding]:
     alive = [worker for worker in workers if worker.lease_until >= now]
     items = [
         f"{w.id} on {w.host}, pid {w.pid}, up {length(now - w.started_at)}, lease {length(max(0, w.lease_until - now))}, "
-        f"build {w.build}, knows {cut(', '.join(w.names), 60)}"
+        f"build {w.build}, knows {cut(', '.join(name for name in w.names if not is_own(name)), 60)}"
         for w in alive
     ]
     facts = [worker_facts(worker, now) for worker in workers]

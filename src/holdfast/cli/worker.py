@@ -123,7 +123,8 @@ def worker(
         count += 1
         engine.stop(grace if count == 1 else 0)
 
-    for each in (signal.SIGINT, signal.SIGTERM):
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for each in signals:
         signal.signal(each, stop)
     engine.start()
     if endpoint is not None:
@@ -134,6 +135,8 @@ def worker(
         "worker %s of app %r on %s knows: %s", engine.me.worker, app.name, engine.store.url, names
     )
     engine.run()
+    for each in signals:  # Python waits for threads that steps have left behind, and these may hang
+        signal.signal(each, signal.SIG_DFL)
     if endpoint is not None:
         endpoint.close()
     logging.getLogger("holdfast").info("worker %s has stopped", engine.me.worker)

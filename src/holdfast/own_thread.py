@@ -1,5 +1,6 @@
 """Waiting for long, for async code: on a thread of its own. asyncio's pool has so few that a handful of callers
-who wait for runs would keep everybody else from sending the very messages that those runs wait for."""
+who wait for runs would keep everybody else from sending the very messages that those runs wait for; and a process
+can't end before each of them has come back."""
 
 from __future__ import annotations
 
