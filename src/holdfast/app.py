@@ -282,8 +282,8 @@ class App(Defining):
     def gc(self, batch: int = 500) -> int:
         """Delete runs whose time of retention has passed, in batches; how many there were."""
         total = 0
-        while count := self.store.collect(batch):
-            total += count
+        while (gone := self.store.collect(batch)).runs or gone.events:
+            total += gone.runs
         return total
 
     async def agc(self, batch: int = 500) -> int:

@@ -252,6 +252,13 @@ class StreamRow(msgspec.Struct, gc=False):
     item: bytes
 
 
+class Collected(msgspec.Struct, kw_only=True):
+    """How many runs and domain events were deleted because of their age."""
+
+    runs: int
+    events: int
+
+
 class Claimed(msgspec.Struct):
     """A run that now belongs to the worker that claimed it, with its history from `base_seq` on. `is_first` says that
     no worker had it before."""
@@ -427,8 +434,8 @@ class Store(Protocol):
         """Delete a run that has ended or is held, with everything that belongs to it. Returns the status it had,
         None if there is no such run; a run with any other status is not deleted."""
 
-    def collect(self, limit: int) -> int:
-        """Delete up to `limit` runs whose time of retention has passed; how many were."""
+    def collect(self, limit: int) -> Collected:
+        """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each."""
 
     def next_wake(self, names: Sequence[str]) -> int | None:
         """When the next unowned run of these workflows is due; 0 if a message waits for one."""

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from waiting import wait_until
+from waiting import MovedClock, wait_until
 
 from holdfast import (
     App,
@@ -32,6 +32,7 @@ from holdfast import (
 )
 from holdfast.api import client as client_module
 from holdfast.app import SystemClock
+from holdfast.engine.reactor import Settings
 from holdfast.testing import TestApp
 
 # -- ids
@@ -1115,6 +1116,23 @@ def test_gc_deletes_what_its_workflow_no_longer_retains(app: App) -> None:
         world.advance("1000d")
         assert app.gc() == 0
         assert {run.workflow for run in app.runs()} == {"kept", "waiting"}
+
+
+def test_a_worker_deletes_as_much_as_expires_however_much_that_is(app: App) -> None:
+    clock = app.clock = MovedClock()
+
+    @app.workflow(retain="1d")
+    def brief() -> None: ...
+
+    for _ in range(120):
+        brief.start()
+        last = app.emit("Something")
+    with app.worker(settings=Settings(sweep=0.02)):
+        wait_until(lambda: len(app.runs(status=Status.SUCCESS, limit=200)) == 120)
+    clock.move(days=40)
+    with app.worker(settings=Settings(sweep=0.02)):
+        wait_until(lambda: not app.runs())
+        wait_until(lambda: app.store.domain_event(last) is None)
 
 
 def test_what_failed_before_it_could_run_is_collected_too(app: App) -> None:

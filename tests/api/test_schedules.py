@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waiting import wait_until
+from waiting import MovedClock, wait_until
 
 from holdfast import (
     App,
@@ -28,7 +28,6 @@ from holdfast import (
     sleep,
     wf,
 )
-from holdfast.app import SystemClock
 from holdfast.ports import ScheduleChange
 from holdfast.testing import TestApp
 
@@ -155,19 +154,6 @@ def test_jitter_begins_a_run_a_little_later_and_its_tick_stays(app: App) -> None
 
 
 # -- what was missed
-
-
-class MovedClock(SystemClock):
-    """The machine's time, moved."""
-
-    def __init__(self) -> None:
-        self.by = 0
-
-    def now(self) -> int:
-        return super().now() + self.by
-
-    def move(self, **by: float) -> None:
-        self.by += round(dt.timedelta(**by).total_seconds() * 1_000_000)
 
 
 @pytest.mark.parametrize(("missed", "expected"), [("skip", 0), ("once", 1), ("all", 3)])

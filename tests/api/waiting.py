@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable
+
+from holdfast.app import SystemClock
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
@@ -11,3 +14,16 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.005)
+
+
+class MovedClock(SystemClock):
+    """The machine's time, moved."""
+
+    def __init__(self) -> None:
+        self.by = 0
+
+    def now(self) -> int:
+        return super().now() + self.by
+
+    def move(self, **by: float) -> None:
+        self.by += round(dt.timedelta(**by).total_seconds() * 1_000_000)

@@ -52,6 +52,8 @@ from holdfast.ports import (
 )
 
 logger = logging.getLogger("holdfast.engine")
+BATCH = 100
+"""How many runs, and domain events, are deleted at a time."""
 
 
 class Settings(msgspec.Struct, kw_only=True):
@@ -410,8 +412,9 @@ class Engine:
             self.me.others = {w.build for w in peers}
             self._set_aside_unknown()
             if mono > self._next_collect:
-                self._next_collect = mono + self.settings.collect_every
-                self.store.collect(100)
+                gone = self.store.collect(BATCH)
+                if max(gone.runs, gone.events) < BATCH:  # else there is more, for the next sweep
+                    self._next_collect = mono + self.settings.collect_every
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
 

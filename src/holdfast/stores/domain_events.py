@@ -178,10 +178,11 @@ class EventTables(abc.ABC):
             events = db.execute(self._q["events_of_process"], parameters).fetchall()
         return [self._row(row) for row in runs], [_event(row) for row in events]
 
-    def _forget_events(self, db: Any, limit: int) -> None:
+    def _forget_events(self, db: Any, limit: int) -> int:
         parameters = {"limit": limit, "before": self.now() - RETENTION}
         db.execute(self._q["forget_deliveries"], parameters)
-        db.execute(self._q["forget_events"], parameters)
+        forgotten: int = db.execute(self._q["forget_events"], parameters).rowcount
+        return forgotten
 
 
 def _event(values: Sequence[Any]) -> DomainEventRow:

@@ -20,6 +20,7 @@ from holdfast.ports import (
     Change,
     Claimed,
     Clock,
+    Collected,
     Letter,
     Message,
     NewRun,
@@ -479,13 +480,12 @@ class SqlStore(EventTables):
                 self._delete(db, row.no)
             return row.status
 
-    def collect(self, limit: int) -> int:
+    def collect(self, limit: int) -> Collected:
         with self.write("collect") as db:
             rows = db.execute(self._q["expired"], {"app": self.app, "now": self.now(), "limit": limit}).fetchall()
             for (no,) in rows:
                 self._delete(db, no)
-            self._forget_events(db, 10 * limit)
-        return len(rows)
+            return Collected(runs=len(rows), events=self._forget_events(db, limit))
 
     def _delete(self, db: Any, no: int) -> None:
         for table in PARTS:

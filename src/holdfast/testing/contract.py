@@ -162,7 +162,7 @@ class StoreContract:
         assert store.workers() == []
         assert store.addresses() == []
         assert store.next_wake(NAMES) is None
-        assert store.collect(10) == 0
+        assert store.collect(10).runs == 0
         assert store.delete("r") is None
 
     # -- creating
@@ -275,7 +275,7 @@ class StoreContract:
         store.create(self.new("later", wake_at=10**30))
         assert self.claim(store) == []
         assert (store.next_wake(NAMES) or 0) > self.clock.now()
-        assert store.collect(10) == 0
+        assert store.collect(10).runs == 0
 
     def test_a_child_whose_id_is_taken_is_left_and_its_parent_told(self, store: Store) -> None:
         row = self.owned(store)
@@ -598,10 +598,10 @@ class StoreContract:
         now = self.clock.now()
         for number, expires in enumerate((now + SECOND, now + 2 * SECOND, now + 3 * SECOND, None)):
             self.leave(store, self.owned(store, f"r{number}"), Status.SUCCESS, expires_at=expires)
-        assert store.collect(10) == 0
+        assert store.collect(10).runs == 0
         self.clock.move(2 * SECOND)
-        assert store.collect(1) == 1
-        assert store.collect(10) == 1
+        assert store.collect(1).runs == 1
+        assert store.collect(10).runs == 1
         assert [row.id for row in store.runs(RunQuery())] == ["r3", "r2"]
         assert store.payloads("r0") == []
 
@@ -1035,12 +1035,18 @@ class StoreContract:
         store.emit(self.emission())
         self.clock.move(20 * 86_400 * SECOND)
         store.emit(self.emission(key="2"))
-        store.collect(10)
+        assert store.collect(10).events == 0
         assert store.domain_event("Paid-1") is not None
         self.clock.move(11 * 86_400 * SECOND)
-        store.collect(10)
+        assert store.collect(10).events == 1
         assert store.domain_event("Paid-1") is None
         assert [arrival.event.key for arrival in store.arrivals(10)] == ["2"]
+
+    def test_old_events_are_forgotten_in_batches(self, store: Store) -> None:
+        for number in range(3):
+            store.emit(self.emission(key=str(number)))
+        self.clock.move(31 * 86_400 * SECOND)
+        assert [store.collect(2).events for _ in range(3)] == [2, 1, 0]
 
 
 def _moved(row: ScheduleRow, by: int) -> ScheduleRow:
