@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.plain import Reader, call_text, own_frames
+from holdfast.cli.plain import Reader, call_text
 from holdfast.codec import Codec
 
 
@@ -99,10 +99,3 @@ def test_a_call_reads_as_it_was_written() -> None:
     assert call_text({"args": [1, "a"], "kwargs": {"k": None}}) == '(1, "a", k=null)'
     assert call_text({}) == "()"
     assert call_text({"other": 1}) == '({"other": 1})'
-
-
-def test_only_the_users_own_lines_of_a_traceback_are_left() -> None:
-    ours = '  File "/x/site-packages/holdfast/core/loop.py", line 1, in throw\n    return 1\n           ^^^^\n'
-    own = '  File "/home/ann/orders.py", line 2, in charge\n    raise ValueError\n'
-    text = f"Traceback (most recent call last):\n{ours}{own}{ours}ValueError: no\n"
-    assert own_frames(text) == f"Traceback (most recent call last):\n{own}ValueError: no"

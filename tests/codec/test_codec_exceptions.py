@@ -17,6 +17,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.codec import Codec, RemoteTraceback
+from holdfast.codec.exceptions import own_frames
 from holdfast.errors import DecodeError, StepError
 
 
@@ -219,6 +220,16 @@ def test_the_remote_traceback_is_kept_and_printed(codec: Codec) -> None:
     printed = "".join(traceback.format_exception(raised(again)))
     assert "in charge_card" in printed
     assert printed.endswith("ValueError: declined\n")
+
+
+def test_the_remote_traceback_shows_only_the_users_own_lines_if_there_are_any() -> None:
+    ours = '  File "/x/site-packages/holdfast/core/loop.py", line 1, in throw\n    return 1\n           ^^^^\n'
+    own = '  File "/home/ann/orders.py", line 2, in charge\n    raise ValueError\n'
+    text = f"Traceback (most recent call last):\n{ours}{own}{ours}ValueError: no\n"
+    assert own_frames(text) == f"Traceback (most recent call last):\n{own}ValueError: no"
+    assert str(RemoteTraceback(text)) == f'\n"""\n{own_frames(text)}\n"""'
+    assert RemoteTraceback(text).text == text
+    assert ours in str(RemoteTraceback(f"Traceback (most recent call last):\n{ours}ValueError: no\n"))
 
 
 def test_the_remote_traceback_survives_being_raised_and_recorded_again(codec: Codec) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import msgspec
@@ -39,15 +38,6 @@ class Reader:
             return msgspec.to_builtins(self._codec.decode(data), str_keys=True, enc_hook=str)
         except (ValueCodecError, TypeError):
             return f"<sealed by {', '.join(map(str, envelope.get('t', [])))}>"
-
-
-_OURS = re.compile(r'  File "[^"\n]*/holdfast/(?:api|core|engine|executors|codec)/[^\n]*\n(?:    [^\n]*\n?)*')
-_REMOTE = re.compile(r'^holdfast\.[\w.]*RemoteTraceback: ?\n?"""\n(.*?)^"""\n?', re.M | re.S)
-
-
-def own_frames(traceback: str) -> str:
-    """A traceback without the lines that are not the user's own. JSON keeps it whole."""
-    return _OURS.sub("", _REMOTE.sub(r"\1", traceback)).rstrip()
 
 
 def as_text(value: Any) -> str:

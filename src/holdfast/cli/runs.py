@@ -32,8 +32,9 @@ from holdfast.cli.output import (
     status_span,
 )
 from holdfast.cli.place import Place, one_run, open_place, run_ids
-from holdfast.cli.plain import Reader, as_text, call_text, own_frames
+from holdfast.cli.plain import Reader, as_text, call_text
 from holdfast.cli.tree import Grove, print_tree, tree_facts
+from holdfast.codec.exceptions import own_frames
 from holdfast.core import events as ev
 from holdfast.core.views import steps_of
 from holdfast.durations import to_us

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import sys
 import traceback
 import types
@@ -19,16 +20,27 @@ from holdfast.errors import StepError
 MAX_TEXT = 32_000
 MAX_CHAIN = 16
 
+_OURS = re.compile(r'  File "[^"\n]*/holdfast/(?:api|core|engine|executors|codec|compose)/[^\n]*\n(?:    [^\n]*\n?)*')
+_REMOTE = re.compile(r'^holdfast\.[\w.]*RemoteTraceback: ?\n?"""\n(.*?)^"""\n?', re.M | re.S)
+
+
+def own_frames(traceback: str) -> str:
+    """A traceback without the lines that are not the user's own. What is recorded is the whole of it."""
+    return _OURS.sub("", _REMOTE.sub(r"\1", traceback)).rstrip()
+
 
 class RemoteTraceback(Exception):
-    """Shows, as the cause of a rebuilt exception, the traceback of where it was raised."""
+    """Shows, as the cause of a rebuilt exception, the traceback of where it was raised: the user's lines, if there are
+    any. `text` has all of them."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
 
     def __str__(self) -> str:
-        return f'\n"""\n{self.text.rstrip()}\n"""'
+        own = own_frames(self.text)
+        shown = own if "  File " in own else self.text.rstrip()
+        return f'\n"""\n{shown}\n"""'
 
 
 class ErrorWriter:
