@@ -26,6 +26,7 @@ from holdfast.api.options import (
     NO_OPTIONS,
     StartOptions,
     check_call,
+    check_input,
     to_epoch,
 )
 from holdfast.api.schedules import Schedules
@@ -164,6 +165,7 @@ class App(Defining):
             known = ", ".join(sorted(self.startable_names())) or "none"
             raise UnknownNameError(f"no workflow or step named {name!r} in app {self.name!r}; known: {known}")
         args, kwargs = check_call(name, definition, args, kwargs)
+        check_input(definition, args, kwargs)
         what = f"the arguments of {name!r}"
         call = self.codec.encode_call(args, kwargs, what, definition.hints)
         self.codec.check_call(args, kwargs, what, definition.hints)

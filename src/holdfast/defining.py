@@ -157,7 +157,14 @@ class Defining(abc.ABC):
         self._add(self._steps, definition)
         return (AsyncStep if is_async else SyncStep)(self, definition, function)
 
-    def _define_workflow(self, function: Any, name: str | None, options: WorkflowOptions, place: str = "") -> Any:
+    def _define_workflow(
+        self,
+        function: Any,
+        name: str | None,
+        options: WorkflowOptions,
+        place: str = "",
+        check: Callable[..., None] | None = None,
+    ) -> Any:
         call, is_async = _callable(function, "workflow")
         chosen = _name_of(function) if name is None else name
         for parameter in resources_of(call, f"workflow {chosen!r}", is_async=True):
@@ -166,8 +173,9 @@ class Defining(abc.ABC):
                 "let a step take it"
             )
         definition = WorkflowDefinition(
-            chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), place or _place(function)
-        )
+            chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), place or _place(function),
+            check=check,
+        )  # fmt: skip
         self._add(self._workflows, definition)
         return (AsyncWorkflow if is_async else SyncWorkflow)(self, definition, function)
 

@@ -151,6 +151,9 @@ parcels.add_step("boxes", lambda: [1, 2])
 parcels.add_step("pack", lambda box: box, map_over="boxes")
 parcels.add_step("gift", lambda: "ribbon", depends_on=["boxes"], condition=lambda ctx: len(ctx["boxes"]) > 2)
 
+inspection = Dag("inspection", app=app)
+inspection.add_step("look", lambda box: 100 // (7 - box), map_over="boxes", max_retries=0)
+
 returns = Saga("returns", app=app)
 returns.add_step("label", lambda order: f"label {order}", lambda label: None)
 returns.add_step("collect", lambda ctx: 1 // 0, max_retries=0)

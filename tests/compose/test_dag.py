@@ -17,6 +17,7 @@ from holdfast import (
     DuplicateNameError,
     RunCancelledError,
     WorkflowTimeoutError,
+    group,
     hook,
     sleep,
 )
@@ -594,6 +595,24 @@ def test_what_cannot_work_is_refused_where_it_is_said(app: App) -> None:
     dag.add_step("g", lambda: 1, depends_on=["nowhere"])
     with refused("'g' depends on 'nowhere', which is no step of it; known: a"):
         dag.start({})
+
+
+def test_a_context_is_checked_however_the_dag_is_started(app: App) -> None:
+    dag = Dag("one", app=app)
+    dag.add_step("next", lambda n: n + 1)
+    for start in (
+        lambda: dag.start({}),
+        lambda: app.start("one", {}),
+        lambda: app.start("one"),
+        lambda: dag.s({}).start(),
+        lambda: group(dag.s({"n": 1}), dag.s({"m": 1})).start(),
+        lambda: (dag.s({"n": 1}) | dag.si()).start(),
+    ):
+        with pytest.raises(ArgumentError, match="'next' takes 'n', which is neither"):
+            start()
+    assert app.runs() == []
+    with TestApp(app):
+        assert (dag.s({"n": 1}) | dag.s()).start().result() == {"n": 1, "next": 2}
 
 
 def test_a_context_is_one_dict(app: App) -> None:

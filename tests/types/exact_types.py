@@ -267,9 +267,22 @@ async def compositions(order: Order, dag: Dag, trip: Saga, job: Checkpointed) ->
         assert_type(await each({"order": order}), dict[str, Any])
     assert_type(dag.add_step("charge", charge, depends_on=["price"], max_retries=2), Dag)
     assert_type(job.checkpoint, Checkpoint | None)
+    assert_type(job.options(priority=3).start({"order": order}), Run[dict[str, Any]])
+
+    @dag.step
+    def first(order: Order) -> int:
+        return 1
+
+    @dag.step(depends_on=["first"], max_retries=2)
+    def second(first: int) -> str:
+        return str(first)
+
+    assert_type(first(order), int)
+    assert_type(second(1), str)
     async with saga() as s:
         assert_type(s.step(price, order, compensate=charge), Decimal)
         assert_type(await s.step(charge, order, Decimal(1)), bool)
+        assert_type(s.step(price.options(timeout="5s"), order), Any)
 
 
 async def starting_from_async_code(order: Order) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -128,6 +128,14 @@ def check_call(
     except TypeError as error:
         raise wrong_call(what, definition, error) from None
     return bound.args, bound.kwargs
+
+
+def check_input(
+    definition: StepDefinition | WorkflowDefinition, args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Let what has rules of its own refuse the values that it is to be started with."""
+    if isinstance(definition, WorkflowDefinition) and definition.check is not None:
+        definition.check(*args, **kwargs)
 
 
 def wrong_call(what: str, definition: StepDefinition | WorkflowDefinition, error: TypeError) -> ArgumentError:

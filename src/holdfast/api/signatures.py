@@ -21,6 +21,7 @@ from holdfast.api.options import (
     IfExists,
     StartOptions,
     check_call,
+    check_input,
     duration_of,
     start_options_of,
     step_options,
@@ -626,12 +627,13 @@ class Writer:
             return
         first = given and not call.immutable
         looks = (call.name, first, len(call.args), *call.kwargs)
-        if looks in self._fitting:
-            return
-        args = (None, *call.args) if first else call.args
-        after = " after the result of what comes before it" if first else ""
-        check_call(f"{call!r}{after}: {call.name}", call.definition, args, call.kwargs)
-        self._fitting.add(looks)
+        if looks not in self._fitting:
+            args = (None, *call.args) if first else call.args
+            after = " after the result of what comes before it" if first else ""
+            check_call(f"{call!r}{after}: {call.name}", call.definition, args, call.kwargs)
+            self._fitting.add(looks)
+        if not first:
+            check_input(call.definition, call.args, call.kwargs)
 
 
 _fitting: dict[Any, set[tuple[Any, ...]]] = weakref.WeakKeyDictionary()  # type: ignore[assignment]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.api.options import check_call
+from holdfast.api.options import check_call, check_input
 from holdfast.app import App
 from holdfast.cli.failures import usage
 from holdfast.codec.paths import Misfit
@@ -65,19 +65,20 @@ def encoded_call(app: App, name: str, words: tuple[str, ...], args_json: str | N
         for i, v in enumerate(args)
     ]
     kwargs = {key: _converted(definition, key, definition.hints.named(key), v) for key, v in kwargs.items()}
+    check_input(definition, args, kwargs)
     return app.codec.encode_call(tuple(args), kwargs, f"the arguments of {name!r}", definition.hints)
 
 
 def _definition(app: App, name: str) -> WorkflowDefinition | StepDefinition:
+    known = sorted(app.startable_names())
+    if name not in known:
+        raise UnknownNameError(
+            f"no workflow or step named {name!r} in app {app.name!r}; known: {', '.join(known) or 'none'}"
+        )
     try:
         return app.find_workflow(name)
     except UnknownNameError:
-        pass
-    try:
         return app.find_step(name)
-    except UnknownNameError:
-        known = ", ".join(sorted(app.startable_names())) or "none"
-        raise UnknownNameError(f"no workflow or step named {name!r} in app {app.name!r}; known: {known}") from None
 
 
 def _from_json(text: str) -> tuple[list[Any], dict[str, Any]]:

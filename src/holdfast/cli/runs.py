@@ -191,7 +191,8 @@ def _show_lines(place: Place, row: RunRow, facts: dict[str, Any]) -> list[Line]:
     for name, key in (("parent", "parent_id"), ("fork of", "forked_from"), ("worker", "worker"), ("build", "build")):
         if facts[key]:
             add(name, str(facts[key]))
-    add("input", call_text(facts["input"]))
+    given = call_text(facts["input"])
+    add("input", given if len(given) <= INPUT_SHOWN else cut(given, INPUT_SHOWN))
     if "result" in facts:
         add("result", _text_of(facts["result"]))
     if facts.get("error"):
@@ -217,14 +218,21 @@ def _text_of(value: Any) -> str:
 
 STEPS_SHOWN = 40
 LOGS_SHOWN = 5
+INPUT_SHOWN = 1_000  # characters
+LINES_OF_TREE = 100
 
 
 def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
+    """All if they aren't many, else the last, and rather those that did not succeed."""
     lines: list[Line] = [[Span(f"  steps ({len(steps)})", "dim")]] if steps else []
-    left_out = len(steps) - STEPS_SHOWN
-    if left_out > 0:
-        lines.append([Span(f"    {left_out} more before these; `runs history` and `runs tree` show all", "dim")])
-    shown = steps[-STEPS_SHOWN:]
+    shown = steps
+    if len(steps) > STEPS_SHOWN:
+        counts = Counter(step["state"] for step in steps).most_common()
+        lines[0].append(Span(": " + ", ".join(f"{count} {state}" for state, count in counts), "dim"))
+        chosen = sorted(range(len(steps)), key=lambda i: (steps[i]["state"] == "SUCCESS", -i))[:STEPS_SHOWN]
+        shown = [steps[i] for i in sorted(chosen)]
+        left_out = f"    {len(steps) - STEPS_SHOWN} are not shown here; `runs history` and `runs tree --all` show all"
+        lines.append([Span(left_out, "dim")])
     names = {step["cmd"]: step["key"] or step["name"] for step in steps}
     width = max((len(names[step["cmd"]]) for step in shown), default=0)
     for step in shown:
@@ -340,17 +348,18 @@ def _detail_text(kind: str, name: str, value: Any) -> str:
 
 @click.command()
 @one_run
+@click.option("--all", "show_all", is_flag=True, help="A line for each step, however many are done.")
 @json_option
 @click.pass_context
-def tree(context: click.Context, run: str, as_json: bool) -> None:
-    """A run's steps and child runs."""
+def tree(context: click.Context, run: str, show_all: bool, as_json: bool) -> None:
+    """A run's steps and child runs. In a large tree neighbours that are done share a line."""
     place = open_place(context)
     grove = Grove(place.store, Reader(place.app.codec), place.find(run).id, followed=1_000)
     root = grove.read()
     if as_json:
         print_json(tree_facts(root))
         return
-    print_tree(place, root)
+    print_tree(place, root, height=None if show_all else LINES_OF_TREE)
 
 
 @click.command()

@@ -270,10 +270,10 @@ class Painter:
         return [Span(prefix, "dim"), Span(icon, look.style), Span(f" {len(group)} done: {names}{more}", "dim")]
 
 
-def print_tree(place: Place, root: Node) -> None:
+def print_tree(place: Place, root: Node, height: int | None = None) -> None:
     terminal = on_terminal()
     width = console().width if terminal else 1000
-    painter = Painter(place.store.now(), unicode=speaks_unicode(), width=width, short_ids=terminal)
+    painter = Painter(place.store.now(), unicode=speaks_unicode(), height=height, width=width, short_ids=terminal)
     print_lines(painter.paint(root))
 
 

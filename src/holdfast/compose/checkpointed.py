@@ -10,6 +10,8 @@ from typing import Any
 
 from msgspec import Raw
 
+from holdfast.api.calls import ChildRun
+from holdfast.api.functions import CallOptions
 from holdfast.api.handles import Run
 from holdfast.api.options import check_id
 from holdfast.compose.composition import Composition, Context, Line
@@ -63,8 +65,7 @@ class Checkpointed(Composition):
         try:
             run = self._home.get_run(self.id)
         except RunNotFoundError:
-            found: Run[Context] = self.options().start(*args, **kwargs)
-            return found
+            return self.options().start(*args, **kwargs)
         if run.workflow != self.name:
             raise RunExistsError(
                 f"there is a run {self.id!r} of {run.workflow!r}, and not of {self.name!r}; choose another id",
@@ -78,7 +79,7 @@ class Checkpointed(Composition):
         """`start` for async code."""
         return await asyncio.to_thread(self.start, *args, **kwargs)
 
-    def options(self, **options: Any) -> Any:
+    def options(self, **options: Any) -> CallOptions[..., Context, ChildRun[Context]]:
         """Say more about the run. It has the id of this, unless another is given."""
         return super().options(**{"id": self.id, **options})
 

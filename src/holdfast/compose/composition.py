@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api.functions import AsyncWorkflow
-from holdfast.api.options import check_call, check_name, workflow_options
+from holdfast.api.options import check_name, workflow_options
 from holdfast.compose.handlers import Handler, Home, Scope, define, find, is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
@@ -33,11 +33,11 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         self._home = app
         self._handlers: dict[str, Handler] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
-        workflow = app._define_workflow(self._follow, name, workflow_options(options), self._place())
+        workflow = app._define_workflow(self._follow, name, workflow_options(options), self._place(), self._check)
         super().__init__(app, workflow._definition, self._follow)
         self.__name__, self.__doc__ = name, type(self).__doc__
 
-    async def _follow(self, context: Context | None = None) -> Any:
+    async def _follow(self, context: dict[str, Any] | None = None) -> Any:
         """The workflow's code."""
         loop = running()
         if loop is None:
@@ -86,13 +86,15 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
         if len(args) > 1 or kwargs.keys() - {"context"}:
             raise ArgumentError(f"{self!r} takes one dict, its context, e.g. .start({{'order': 17}})")
-        given, _ = check_call(f"{self._what} {self.name}", self._definition, args, kwargs)
-        self._plan()
-        self._check_context(given[0] if given else None)
+        self._check(*args, **kwargs)
         return super()._encode(args, kwargs)
 
+    def _check(self, context: Any = None) -> None:
+        """Refuse what can't work, before anything is written."""
+        self._plan()
+        self._check_context(context)
+
     def _check_context(self, context: Any) -> None:
-        """Refuse a context that can't work, before anything is written."""
         if context is None:
             context = {}
         if not isinstance(context, dict) or not all(isinstance(key, str) for key in context):

@@ -12,7 +12,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, overload
 
 import msgspec
 from msgspec import Raw
@@ -101,6 +101,21 @@ class Dag(Composition):
         self._checked = None
         return self
 
+    @overload
+    def step(self, function: F, /) -> F: ...
+    @overload
+    def step(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        depends_on: Iterable[str] = (),
+        condition: Condition | None = None,
+        run_if: RunIf = "all_success",
+        map_over: str = "",
+        **options: Any,
+    ) -> Callable[[F], F]: ...
     def step(
         self,
         function: Any = None,

@@ -41,7 +41,14 @@ class Home(Starter, Protocol):
 
     def _define_step(self, function: Any, name: str | None, options: StepOptions, place: str = "") -> Any: ...
 
-    def _define_workflow(self, function: Any, name: str | None, options: WorkflowOptions, place: str = "") -> Any: ...
+    def _define_workflow(
+        self,
+        function: Any,
+        name: str | None,
+        options: WorkflowOptions,
+        place: str = "",
+        check: Callable[..., None] | None = None,
+    ) -> Any: ...
 
 
 class Scope:

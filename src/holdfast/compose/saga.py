@@ -11,7 +11,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 from msgspec import Raw
 
@@ -76,6 +76,19 @@ class saga:
 
     # -- steps
 
+    @overload
+    def step(
+        self,
+        action: CallOptions[..., Any, Any],
+        /,
+        *args: Any,
+        compensate: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Any: ...
+    @overload
+    def step(
+        self, action: Callable[..., R], /, *args: Any, compensate: Callable[..., Any] | None = None, **kwargs: Any
+    ) -> R: ...
     def step(
         self,
         action: Callable[..., R] | CallOptions[..., Any, Any],

@@ -144,7 +144,8 @@ class StepDefinition:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowDefinition:
-    """`raw`: the function takes its input as it is recorded, and may return a result in that form."""
+    """`raw`: the function takes its input as it is recorded, and may return a result in that form. `check` is called
+    with the arguments before a run is started, and refuses those that can't work."""
 
     name: str
     function: Callable[..., Any]
@@ -154,6 +155,7 @@ class WorkflowDefinition:
     result_type: Any
     place: str
     raw: bool = False
+    check: Callable[..., None] | None = None
     signature: inspect.Signature = field(init=False)
 
     def __post_init__(self) -> None:
