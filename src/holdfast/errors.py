@@ -89,6 +89,12 @@ class StepError(HoldfastError):
         self.traceback = traceback
 
 
+def in_words(error: BaseException) -> str:
+    """An exception in messages: its type and its text, if it has one. A stand-in goes by what it stands for."""
+    kind = error.type_name.rpartition(":")[2].rpartition(".")[2] if isinstance(error, StepError) else ""
+    return f"{kind or type(error).__name__}: {error}".removesuffix(": ")
+
+
 class StepTimeoutError(HoldfastError, TimeoutError):
     """An attempt took longer than its step's `timeout`, or made no progress for `stall_timeout`."""
 

@@ -268,6 +268,15 @@ def test_a_chord_can_cancel_the_others(steps: Steps) -> None:
     assert steps.called("echo") == []
 
 
+def test_a_failure_whose_class_is_not_known_goes_by_its_own_name(app: App) -> None:
+    @app.step(max_retries=0)
+    def leave() -> None:
+        raise SystemExit
+
+    with app.worker(), pytest.raises(GroupError, match=r"'leave', failed: SystemExit$"):
+        group(leave.s()).start().result(10)
+
+
 def test_failures_deep_inside_name_every_level(steps: Steps) -> None:
     inner = chord([steps.fail.si("luck")], steps.total.s())
     with pytest.raises(GroupError, match=r"member 1 of the group, chain of 'echo', chord of 'fail', 'total', failed"):

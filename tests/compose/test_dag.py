@@ -615,6 +615,21 @@ def test_a_context_is_checked_however_the_dag_is_started(app: App) -> None:
         assert (dag.s({"n": 1}) | dag.s()).start().result() == {"n": 1, "next": 2}
 
 
+def test_handlers_and_conditions_that_are_something_else_are_refused(app: App) -> None:
+    @app.step
+    def check(ctx: dict[str, Any]) -> bool:
+        return True
+
+    dag = Dag("odd", app=app)
+    for canvas in (check.s({}), group(check.s({}))):
+        with pytest.raises(DefinitionError, match="is a canvas; give the step itself, or a workflow that awaits"):
+            dag.add_step("more", canvas)
+    for condition in (check, lambda: True, lambda ctx, more: True):
+        with pytest.raises(DefinitionError, match="give a plain function of the context"):
+            dag.add_step("more", lambda: 1, condition=condition)
+    dag.add_step("more", lambda: 1, condition=bool)
+
+
 def test_a_context_is_one_dict(app: App) -> None:
     dag = Dag("one", app=app)
     dag.add_step("next", lambda n: n + 1)

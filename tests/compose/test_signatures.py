@@ -124,6 +124,16 @@ def test_a_clone_shares_nothing_with_its_original() -> None:
     assert add.si(1, 2).clone((9,)).args == (1, 2), "an immutable one takes nothing"
 
 
+def test_setting_something_of_a_composition_changes_no_other_with_the_same_members() -> None:
+    one, both = add.s(1), group(add.s(2), add.s(3))
+    fast, slow = (one | add.s(4)).set(queue="fast"), (one | add.s(4)).set(queue="slow")
+    chord(both, tell.s()).set(queue="fast").set_immutable()
+    assert [task["options"]["queue"] for task in fast.to_dict()["chain"]] == ["fast", "fast"]
+    assert [task["options"]["queue"] for task in slow.to_dict()["chain"]] == ["slow", "slow"]
+    for each in (one, *both.tasks):
+        assert each.to_dict().keys() == {"app", "step", "args"}
+
+
 def test_what_is_no_signature_is_refused_where_it_is_given() -> None:
     with pytest.raises(TypeError, match="unsupported operand"):
         add.s(1, 2) | 10

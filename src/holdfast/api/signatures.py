@@ -381,7 +381,12 @@ class _Composition(Canvas):
         """Celery's short form: start it; in a workflow, begin it without waiting."""
         return self.start(*args, **kwargs) if running() is None else self.submit(*args, **kwargs)
 
+    @abc.abstractmethod
+    def _take_copies(self) -> None:
+        """Have members of its own: others may be made of the same ones."""
+
     def set(self: C, **options: Any) -> C:
+        self._take_copies()  # type: ignore[attr-defined]
         for part in self._parts:  # type: ignore[attr-defined]
             mine = {k: v for k, v in options.items() if RENAMED.get(k, k) not in getattr(part, "chosen", ())}
             if mine:
@@ -389,6 +394,7 @@ class _Composition(Canvas):
         return self
 
     def set_immutable(self: C, immutable: bool = True) -> C:
+        self._take_copies()  # type: ignore[attr-defined]
         for part in self._beginnings:  # type: ignore[attr-defined]
             part.set_immutable(immutable)
         return self
@@ -408,7 +414,11 @@ class chain(_Composition):
         super().__init__()
         self.tasks: list[Canvas] = []
         for member in _members(members, "chain"):
-            for task in member.tasks if isinstance(member, chain) and member._is_plain else [member]:
+            spliced = member.tasks if isinstance(member, chain) and member._is_plain else [member]
+            if not self.tasks and len(spliced) > 1:
+                self.tasks = list(spliced)  # put together already: so a chain that grows by `|` is copied, not remade
+                continue
+            for task in spliced:
                 self._append(task)
 
     def _append(self, task: Canvas) -> None:
@@ -425,6 +435,9 @@ class chain(_Composition):
     @property
     def _parts(self) -> list[Canvas]:
         return self.tasks
+
+    def _take_copies(self) -> None:
+        self.tasks = [task.clone() for task in self.tasks]
 
     @property
     def _beginnings(self) -> list[Canvas]:
@@ -465,6 +478,9 @@ class group(_Composition):
     @property
     def _parts(self) -> list[Canvas]:
         return self.tasks
+
+    def _take_copies(self) -> None:
+        self.tasks = [task.clone() for task in self.tasks]
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -510,6 +526,10 @@ class chord(_Composition):
     @property
     def _parts(self) -> list[Canvas]:
         return [*self.header.tasks, *([] if self.body is None else [self.body])]
+
+    def _take_copies(self) -> None:
+        self.header = self.header.clone()
+        self.body = None if self.body is None else self.body.clone()
 
     @property
     def _beginnings(self) -> list[Canvas]:

@@ -21,7 +21,7 @@ from holdfast.core.definitions import WorkflowDefinition, WorkflowOptions
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
 from holdfast.durations import to_us
-from holdfast.errors import ChordError, GroupError, MemberError
+from holdfast.errors import ChordError, GroupError, MemberError, in_words
 
 WINDOW = 4_000
 """So many steps of one canvas are under way at once; the others wait for their turn, and take no memory meanwhile."""
@@ -470,7 +470,7 @@ class Group(Part):
         others = len(self._errors) - 1
         also = f" ({others} other{'s' if others > 1 else ''} of {len(self._members)} failed too)" if others else ""
         failure: MemberError = (ChordError if is_chord else GroupError)(
-            f"member {index} of the {whole}, {member}, failed: {type(error).__name__}: {error}{also}",
+            f"member {index} of the {whole}, {member}, failed: {in_words(error)}{also}",
             member=member.strip("'"),
             index=index,
             others=self._others(index),

@@ -110,7 +110,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
             if name not in known:
                 raise ArgumentError(
                     f"{self!r}: step {step!r} takes {name!r}, which is neither in the context nor a step before it; known: "
-                    f"{', '.join(known) or 'nothing'}. A parameter named `ctx` takes the whole context"
+                    f"{', '.join([*known, *given]) or 'nothing'}. A parameter named `ctx` takes the whole context"
                 )
 
     # -- in a run

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_args, overload
 import msgspec
 from msgspec import Raw
 
+from holdfast.api.functions import Step, Workflow
 from holdfast.compose.canvas import WINDOW
 from holdfast.compose.composition import Composition, Context, digest, digest_of, encode_context, split_list
 from holdfast.compose.drawing import to_mermaid, to_svg
@@ -24,7 +25,7 @@ from holdfast.compose.handlers import Home, Scope
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future
 from holdfast.core.plans import Plan, PlannedStep, RunIf, member_key
-from holdfast.errors import ArgumentError, DagFailed, DefinitionError
+from holdfast.errors import ArgumentError, DagFailed, DefinitionError, in_words
 from holdfast.ports import StepState
 
 WHOLES = 32
@@ -89,7 +90,7 @@ class Dag(Composition):
             raise DefinitionError(f"step {name!r}: depends_on={depends_on!r}: give a list of names")
         if run_if not in get_args(RunIf):
             raise DefinitionError(f"step {name!r}: run_if={run_if!r}: give one of {', '.join(get_args(RunIf))}")
-        if condition is not None and (not _is_function(condition) or inspect.iscoroutinefunction(condition)):
+        if condition is not None and not _is_condition(condition):
             raise DefinitionError(f"step {name!r}: condition={condition!r}: give a plain function of the context")
         added = self._add_handler(name, handler, options, "step")
         if map_over and not added.element:
@@ -262,7 +263,7 @@ class Dag(Composition):
         return "its condition is not met"
 
     def _failure(self, failed: dict[str, BaseException], skipped: list[str], results: Context) -> DagFailed:
-        told = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in list(failed.items())[:3])
+        told = "; ".join(f"{name} ({in_words(error)})" for name, error in list(failed.items())[:3])
         more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
         text = f"dag {self.name!r} failed at {told}{more}"
         if skipped:
@@ -512,8 +513,16 @@ class _DagRun:
         return self._decoded[name]
 
 
-def _is_function(given: object) -> bool:
-    return callable(given)
+def _is_condition(given: Any) -> bool:
+    if not callable(given) or isinstance(given, Step | Workflow) or inspect.iscoroutinefunction(given):
+        return False
+    try:
+        inspect.signature(given).bind({})
+    except TypeError:
+        return False
+    except ValueError:  # of a built-in function that doesn't tell
+        pass
+    return True
 
 
 def ancestors(steps: Mapping[str, PlannedStep], step: PlannedStep) -> Iterator[str]:

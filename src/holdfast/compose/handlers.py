@@ -16,7 +16,7 @@ from msgspec import Raw
 from holdfast.api.functions import AsyncStep, AsyncWorkflow, Step, Workflow, child_options
 from holdfast.api.handles import Run
 from holdfast.api.options import NO_OPTIONS, StartOptions, step_options
-from holdfast.api.signatures import Starter
+from holdfast.api.signatures import Canvas, Starter
 from holdfast.codec import Codec, refer_to
 from holdfast.core.definitions import StepDefinition, StepOptions, WorkflowDefinition, WorkflowOptions
 from holdfast.core.execution import Execution
@@ -200,6 +200,10 @@ def define(
                 f"{what}: {function!r} belongs to another app than this, {home.name!r}; define both in one app"
             )
         per_call = _per_call(function, options, what)
+    elif isinstance(function, Canvas):
+        raise DefinitionError(
+            f"{what}: {function!r} is a canvas; give the step itself, or a workflow that awaits the canvas"
+        )
     else:
         function = home._define_step(function, name, step_options(options), place)
         per_call = {}

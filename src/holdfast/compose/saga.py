@@ -25,7 +25,7 @@ from holdfast.compose.handlers import Home, is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, wait_plainly
 from holdfast.core.plans import Plan, PlannedStep, undo_key
-from holdfast.errors import ArgumentError, SagaFailed
+from holdfast.errors import ArgumentError, SagaFailed, in_words
 
 R = TypeVar("R")
 Undo = Callable[[str, Any], Awaitable[Any]]
@@ -203,18 +203,14 @@ class saga:
     def _tell(
         self, step: str, cause: BaseException, compensated: list[str], not_compensated: dict[str, BaseException]
     ) -> str:
-        text = f"{self._title} failed{f' at {step!r}' if step else ''}: {_in_words(cause)}. "
+        text = f"{self._title} failed{f' at {step!r}' if step else ''}: {in_words(cause)}. "
         if not compensated and not not_compensated:
             return text + "There was nothing to compensate"
         text += f"Compensated: {', '.join(compensated) or 'nothing'}"
         if not_compensated:
-            left = ", ".join(f"{label} ({_in_words(why)})" for label, why in not_compensated.items())
+            left = ", ".join(f"{label} ({in_words(why)})" for label, why in not_compensated.items())
             text += f". Not compensated, to be undone by hand: {left}"
         return text
-
-
-def _in_words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _is_part(raised: BaseException, error: BaseException) -> bool:
