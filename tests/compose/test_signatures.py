@@ -20,6 +20,7 @@ from holdfast import (
     group,
     signature,
 )
+from holdfast.compose.canvas import outline
 
 app = App("signatures", ":memory:")
 other_app = App("other-signatures", ":memory:")
@@ -225,3 +226,19 @@ def test_too_deep_a_nesting_is_refused() -> None:
 
 def test_signatures_are_exported() -> None:
     assert isinstance(add.s(1, 2), Signature)
+
+
+@pytest.mark.parametrize(
+    ("canvas", "expected"),
+    [
+        (add.s(1, 2), "add"),
+        (
+            chord([add.s(1, 2), add.s(3, 4), add.s(1, 2) | add.s(3)], total.s()) | add.s(1),
+            "chord(add × 2, add | add, total) | add",
+        ),
+        (group(ship.s(1), add.map([])), "group(ship, add.map(0 items))"),
+        (chord([], total.s(), on_failure="collect"), "chord(total, on_failure='collect')"),
+    ],
+)
+def test_the_shape_of_a_canvas_in_short(canvas: Any, expected: str) -> None:
+    assert outline(json.dumps(canvas.to_dict()).encode()) == expected

@@ -35,7 +35,9 @@ from holdfast.cli.place import Place, one_run, open_place, run_ids
 from holdfast.cli.plain import Reader, as_text, call_text
 from holdfast.cli.tree import Grove, print_tree, tree_facts
 from holdfast.codec.exceptions import own_frames
+from holdfast.compose.canvas import outline_of_run
 from holdfast.core import events as ev
+from holdfast.core.registry import is_own
 from holdfast.core.views import steps_of
 from holdfast.durations import to_us
 from holdfast.ports import RunQuery, RunRow, Status
@@ -164,6 +166,7 @@ def full_facts(place: Place, row: RunRow) -> dict[str, Any]:
         **run_facts(row, now),
         "forked_from": forked,
         "input": reader.value(beginnings[-1].input) if beginnings else None,
+        **({"canvas": outline_of_run(beginnings[-1].input)} if beginnings and is_own(row.workflow) else {}),
         **outcome_facts(store, row, reader),
         "hooks": open_hooks(row, events),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
@@ -191,8 +194,8 @@ def _show_lines(place: Place, row: RunRow, facts: dict[str, Any]) -> list[Line]:
     for name, key in (("parent", "parent_id"), ("fork of", "forked_from"), ("worker", "worker"), ("build", "build")):
         if facts[key]:
             add(name, str(facts[key]))
-    given = call_text(facts["input"])
-    add("input", given if len(given) <= INPUT_SHOWN else cut(given, INPUT_SHOWN))
+    given = facts.get("canvas") or call_text(facts["input"])
+    add("canvas" if "canvas" in facts else "input", given if len(given) <= INPUT_SHOWN else cut(given, INPUT_SHOWN))
     if "result" in facts:
         add("result", _text_of(facts["result"]))
     if facts.get("error"):

@@ -7,6 +7,7 @@ Each part of a canvas has a path, such as `0.2`, and in a run of its own a step'
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -71,6 +72,35 @@ class Node(msgspec.Struct):
 
 
 read: Callable[[bytes | Raw], Node] = msgspec.json.Decoder(Node).decode
+
+
+def outline(canvas: bytes | Raw) -> str:
+    """Its shape in short, for people: `chord(charge × 30, summarize) | send_mail`."""
+    node = read(canvas)
+    if node.chain is not None:
+        return " | ".join(_alike(node.chain, least=4))
+    if bytes(node.map):
+        return f"{outline(node.map)}.map({len(node.items)} items)"
+    if node.step or node.workflow:
+        return node.step or node.workflow
+    if node.chord is None:
+        return f"group({', '.join(_alike(node.group or []))})"
+    how = "" if node.on_failure == "finish" else f", on_failure={node.on_failure!r}"
+    return f"chord({', '.join([*_alike(node.chord), outline(node.body)])}{how})"
+
+
+def _alike(parts: list[Raw], least: int = 2) -> list[str]:
+    """Neighbours that look alike are counted, if there are so many of them."""
+    found: list[str] = []
+    for look, same in itertools.groupby(map(outline, parts)):
+        count = len(list(same))
+        found += [f"{look} × {count}"] if count >= least else [look] * count
+    return found
+
+
+def outline_of_run(input: Raw) -> str:
+    """The outline of a canvas that is a run, from its input."""
+    return outline(msgspec.json.decode(input, type=_Input).args[0])
 
 
 class _Input(msgspec.Struct):
