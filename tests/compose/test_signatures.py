@@ -169,6 +169,10 @@ def test_what_is_no_signature_is_refused_where_it_is_given() -> None:
         (lambda: add.s(1, 2).apply_async(expires=3), "has no option 'expires'"),
         (lambda: add.chunks([], 0), "give a size of 1 or more"),
         (lambda: add.map([1]).start(), "missing a required argument: 'y'"),
+        (lambda: group(add.s(1, 2), add.s(1, "two")).start(), "y: expected int, got 'two'"),
+        (lambda: (add.s(1, 2) | add.s("two")).start(), "y: expected int, got 'two'"),
+        (lambda: (add.s(1, 2) | ship.s(fast="soon")).start(), "fast: expected bool, got 'soon'"),
+        (lambda: add.starmap([(1, 2), (1, "two")]).start(), "y: expected int, got 'two'"),
     ],
 )
 def test_wrong_calls_are_refused_before_anything_is_written(canvas: Any, message: str) -> None:

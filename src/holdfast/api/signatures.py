@@ -346,6 +346,7 @@ class Signature(Canvas):
             node["args"] = [writer.value(arg, what) for arg in self.args]
         if self.kwargs:
             node["kwargs"] = {name: writer.value(arg, what) for name, arg in self.kwargs.items()}
+        writer.check_values(self, given, what)
         if self.chosen:
             node["options"] = writer.value(self.chosen, f"the options of {self!r}")
         if self.immutable:
@@ -594,8 +595,11 @@ class each(Canvas):
     def _node(self, writer: Writer, given: bool | None) -> Node:
         what = f"the items of {self!r}"
         calls = self.items if self.star else [(item,) for item in self.items]
-        for count in {len(call): call for call in calls}.values():
-            writer.check(Signature(self.app, self.step.definition, count, {}), given if given is None else False)
+        known = given if given is None else False
+        for call in calls:
+            each_call = Signature(self.app, self.step.definition, call, {})
+            writer.check(each_call, known)
+            writer.check_values(each_call, known, what)
         node: Node = {
             "map": writer.write(self.step, None),
             "items": [[writer.value(arg, what) for arg in call] for call in calls],
@@ -652,7 +656,14 @@ class Writer:
             after = " after the result of what comes before it" if first else ""
             check_call(f"{call!r}{after}: {call.name}", call.definition, args, call.kwargs)
             self._fitting.add(looks)
-        if not first:
+
+    def check_values(self, call: Signature, given: bool | None, what: str) -> None:
+        """What is known of its arguments must be what the function's annotations ask for."""
+        if given is None:
+            return
+        after = int(given and not call.immutable)
+        self._app.codec.check_call(call.args, call.kwargs, what, call.definition.hints, after)
+        if not after:
             check_input(call.definition, call.args, call.kwargs)
 
 

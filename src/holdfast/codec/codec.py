@@ -108,10 +108,13 @@ class Codec:
                 exc.steps[-1] = _argument(exc.steps[-1], signature)
             raise EncodeError(explain(exc, what, root="")) from exc.__cause__
 
-    def check_call(self, args: tuple[object, ...], kwargs: dict[str, object], what: str, signature: CallHints) -> None:
-        """Refuse what `decode_call` could not make what the annotations ask for."""
+    def check_call(
+        self, args: tuple[object, ...], kwargs: dict[str, object], what: str, signature: CallHints, after: int = 0
+    ) -> None:
+        """Refuse what `decode_call` could not make what the annotations ask for. `after` so many arguments that are
+        not known yet."""
         try:
-            signature.fit(list(args), dict(kwargs))
+            signature.fit(list(args), dict(kwargs), after)
         except (Misfit, RecursionError) as exc:
             raise ArgumentError(explain(exc, what, root="")) from exc.__cause__
 

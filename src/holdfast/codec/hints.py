@@ -292,13 +292,13 @@ class CallHints:
     def named(self, name: str) -> Convert:
         return self._converter(name if name in self._named else self._named_rest)
 
-    def fit(self, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Put what its annotation asks for in the place of each argument."""
+    def fit(self, args: list[Any], kwargs: dict[str, Any], after: int = 0) -> None:
+        """Put what its annotation asks for in the place of each argument. `after` so many others come before them."""
         step = ""
         try:
             for i, arg in enumerate(args):
-                step = self.position(i)
-                args[i] = self.positional(i)(arg)
+                step = self.position(after + i)
+                args[i] = self.positional(after + i)(arg)
             for step, arg in kwargs.items():
                 kwargs[step] = self.named(step)(arg)
         except Misfit as exc:

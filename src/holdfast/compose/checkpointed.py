@@ -89,7 +89,7 @@ class Checkpointed(Composition):
         """Celery's spelling of `start`, or with options that of `options(...).start(...)`."""
         if not options:
             return self.start(*args, **(kwargs or {}))
-        own = {} if "task_id" in options else {"id": self.id}
+        own = {} if options.keys() & {"task_id", "link", "link_error"} else {"id": self.id}
         return super().apply_async(args, kwargs, **{**own, **options})
 
     @property
