@@ -28,6 +28,7 @@ from holdfast import (
     sleep,
     wf,
 )
+from holdfast.engine.reactor import Settings
 from holdfast.ports import ScheduleChange
 from holdfast.testing import TestApp
 
@@ -175,6 +176,33 @@ def test_ticks_that_came_while_no_worker_ran(app: App, missed: Any, expected: in
         wait_until(lambda: len(app.runs(status=Status.SUCCESS)) == expected)
         ticks = [first + dt.timedelta(days=n) for n in range(3)]
         assert [at(run.result(timeout=5)) for run in reversed(app.runs())] == (ticks[-expected:] if expected else [])
+
+
+@pytest.mark.parametrize("worker_runs", [True, False])
+def test_a_clock_that_was_ahead_for_a_while_does_not_silence_a_schedule(app: App, worker_runs: bool) -> None:
+    clock = app.clock = MovedClock()
+
+    @app.workflow(schedule=Schedule(every("100ms"), overlap="allow"))
+    async def declared() -> None: ...
+
+    @app.workflow
+    async def made() -> None: ...
+
+    def tick() -> None:
+        before = {each.name: each.last_at for each in app.schedules.list()}
+        wait_until(lambda: all(each.last_at != before[each.name] for each in app.schedules.list()))
+
+    with contextlib.ExitStack() as first:
+        first.enter_context(app.worker(settings=Settings(sweep=0.05)))
+        app.schedules.put(Schedule(every("100ms"), overlap="allow"), made)
+        clock.move(days=30)
+        tick()
+        if not worker_runs:
+            first.close()
+        clock.move(days=-30)
+        with contextlib.nullcontext() if worker_runs else app.worker():
+            tick()
+            tick()
 
 
 # -- overlap

@@ -104,6 +104,15 @@ def retimed(row: ScheduleRow, spec: bytes, now: int) -> ScheduleRow:
     return row
 
 
+def set_back(row: ScheduleRow, now: int) -> ScheduleRow | None:
+    """A schedule that a clock that was ahead has moved on past ticks that are yet to come, at its next tick again; None
+    if it is there."""
+    if row.next_at is None or row.next_at <= now:
+        return None
+    next_at = next_tick(read_spec(row), now)
+    return msgspec.structs.replace(row, next_at=next_at) if next_at is not None and next_at < row.next_at else None
+
+
 class Ticks:
     """An engine's part: makes known what its code declares, and starts what is due. `next_at` is when to look again;
     `unknown` says that somebody may have changed that."""
@@ -115,6 +124,7 @@ class Ticks:
         self.learn(names)
         self.next_at: int | None = None
         self.unknown = fires
+        self._looked_at = 0
 
     def learn(self, names: Sequence[str]) -> None:
         """`names` are what this engine can carry out; which schedules its code declares may have changed with them."""
@@ -129,22 +139,34 @@ class Ticks:
         return self.unknown or (self.next_at is not None and self.next_at <= now)
 
     def declare(self) -> None:
-        """Let the store know the schedules that this code declares, and forget those that no live code does."""
+        """Let the store know the schedules that this code declares, and forget those that no live code does. What a
+        clock that was wrong has moved on is set back."""
         while True:
             known = {row.name: row for row in self._store.schedules()}
             now = self._store.now()
             rows = [declare(row, known.get(row.name), now) for row in self._declared.values()]
             changes = [ScheduleChange(row=row) for row in rows if row is not None]
-            changes += [ScheduleChange(row=row, delete=True) for row in known.values() if self._has_vanished(row)]
+            for name in known.keys() - {change.row.name for change in changes}:
+                changes += self._upkeep(known[name], now)
             if not changes or len(self._store.save_schedules(changes)) == len(changes):
                 break
         self.look()
 
+    def _upkeep(self, row: ScheduleRow, now: int) -> list[ScheduleChange]:
+        """What is to be done about a schedule that is known, beside what code says of it."""
+        if self._has_vanished(row):
+            return [ScheduleChange(row=row, delete=True)]
+        earlier = set_back(row, now) if row.workflow in self._names else None
+        return [] if earlier is None else [ScheduleChange(row=earlier)]
+
     def fire(self) -> bool:
         """Start the runs that are due now; whether there were any."""
+        now, before = self._store.now(), self._looked_at
+        self._looked_at = now
+        if now < before:  # the clock was set back
+            self.declare()
         self.unknown = False
         self.next_at = self._store.next_tick(self._names)
-        now = self._store.now()
         if self.next_at is None or self.next_at > now:
             return False
         self.unknown = True  # there may be more, and there is a next tick
