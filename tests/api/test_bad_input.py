@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import os
 import shutil
 import socket
@@ -44,6 +45,7 @@ from holdfast import (
 )
 from holdfast.api.options import NO_OPTIONS
 from holdfast.engine.reactor import Settings
+from holdfast.executors import local as local_module
 from holdfast.stores import sqlite as sqlite_module
 from holdfast.stores.doorbell import Intercom
 from holdfast.stores.sqlite import SqliteStore
@@ -609,6 +611,36 @@ def test_code_that_swallows_the_interruption_is_set_aside_even_so(app: App) -> N
 
 
 # -- code that waits for nothing
+
+
+def test_an_async_step_that_blocks_is_told_with_its_line(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_module, "PATIENCE", 0.05)
+    told = threading.Event()
+
+    @app.step
+    async def blocks() -> str:
+        told.wait()
+        return "done"
+
+    @app.step
+    async def waits() -> str:
+        await asyncio.sleep(0.2)
+        return "done"
+
+    with app.worker(), caplog.at_level(logging.WARNING, "holdfast.executor"):
+        assert waits.start().result() == "done"
+        assert caplog.messages == []
+        run = blocks.start()
+        wait_until(lambda: caplog.messages)
+        told.set()
+        assert run.result() == "done"
+    (message,) = caplog.messages
+    assert (
+        f"holds up all others of this worker, for 0.05 s or longer, at {line_of(blocks.__wrapped__, 'told.wait')}"
+        in message
+    )
 
 
 def test_awaits_that_were_mixed_up_are_explained_beside_pythons_own_words(app: App) -> None:

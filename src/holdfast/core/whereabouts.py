@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 import uuid
+from collections.abc import Collection
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -64,3 +65,43 @@ def _is_ours(frame: FrameType, modules: tuple[str, ...] = ("holdfast.", "asyncio
 
 def _line(frame: FrameType) -> str:
     return str(Place(frame.f_code, frame.f_lineno))
+
+
+# -- code that is under way
+
+
+def package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def frames_of_users(frame: FrameType | None) -> list[FrameType]:
+    """From this one, the innermost, out to the function that Holdfast has called."""
+    frames: list[FrameType] = []
+    while frame is not None and package_of(frame) != "holdfast":
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def line_of_users(frames: list[FrameType], libraries: Collection[str] = ()) -> str:
+    """The line to mend: not in a library that the function uses, unless that is where the function itself is."""
+    frames = [frame for frame in frames if package_of(frame) not in libraries]
+    if not frames:
+        return ""
+    home = package_of(frames[-1])
+    return _line(next(frame for frame in frames if package_of(frame) == home or not _is_installed(frame)))
+
+
+def line_of_thread(thread: int | None, libraries: Collection[str] = ()) -> str:
+    """The line of users that a thread is at."""
+    frame = sys._current_frames().get(thread or 0)
+    while (
+        frame is not None and package_of(frame) == "holdfast"
+    ):  # called by users, or called in place of what they call
+        frame = frame.f_back
+    return line_of_users(frames_of_users(frame), libraries) or "an unknown line"
+
+
+def _is_installed(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return "/site-packages/" in file or "/dist-packages/" in file or package_of(frame) in sys.stdlib_module_names

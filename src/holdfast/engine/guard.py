@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast.core.execution import Execution
+from holdfast.core.whereabouts import frames_of_users, line_of_thread, line_of_users, package_of
 from holdfast.errors import WorkflowBlocked
 
 logger = logging.getLogger("holdfast.engine")
@@ -139,10 +140,10 @@ class Guard:
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_globals is globals():
             frame = frame.f_back
-        frames = _frames_of_users(frame)
-        if not _ALLOWED.isdisjoint(map(_package, frames)):
+        frames = frames_of_users(frame)
+        if not _ALLOWED.isdisjoint(map(package_of, frames)):
             return
-        line = _line_of_users(frames)
+        line = line_of_users(frames, _LIBRARIES)
         if not line:
             return
         what = f" ({args[0]!r})" if args and isinstance(args[0], str) else ""
@@ -169,10 +170,7 @@ class Guard:
             execution = self._execution
             if execution is None or self._visits != visit:
                 return
-            frame = sys._current_frames().get(self._thread)
-            while frame is not None and _package(frame) == "holdfast":
-                frame = frame.f_back
-            line = _line_of_users(_frames_of_users(frame)) or "an unknown line"
+            line = line_of_thread(self._thread, _LIBRARIES)
             execution.blocked_by = execution.blocked_by or (
                 f"workflow code has not yielded for {self.patience:g} s, at {line}: await something, or move the "
                 "work into a step, then resume the run"
@@ -186,31 +184,3 @@ class Guard:
                 execution.run_id,
                 line,
             )
-
-
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def _frames_of_users(frame: FrameType | None) -> list[FrameType]:
-    """From this one, the innermost, out to the workflow's function, which Holdfast has called."""
-    frames: list[FrameType] = []
-    while frame is not None and _package(frame) != "holdfast":
-        frames.append(frame)
-        frame = frame.f_back
-    return frames
-
-
-def _line_of_users(frames: list[FrameType]) -> str:
-    """The line to mend: not in a library that the workflow's code uses, unless that is where the workflow itself is."""
-    frames = [frame for frame in frames if _package(frame) not in _LIBRARIES]
-    if not frames:
-        return ""
-    home = _package(frames[-1])
-    frame = next(frame for frame in frames if _package(frame) == home or not _is_installed(frame))
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def _is_installed(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    return "/site-packages/" in file or "/dist-packages/" in file or _package(frame) in sys.stdlib_module_names

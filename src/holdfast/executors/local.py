@@ -23,6 +23,7 @@ from typing import Any
 from holdfast.codec import Codec
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.definitions import StepDefinition
+from holdfast.core.whereabouts import line_of_thread
 from holdfast.durations import in_words
 from holdfast.errors import StepTimeoutError
 from holdfast.executors.process import ProcessPool
@@ -31,6 +32,7 @@ from holdfast.logs import KeptLogs, handle_frame
 from holdfast.ports import Attempt, Clock, Executor, Outcome
 
 logger = logging.getLogger("holdfast.executor")
+PATIENCE = 1.0  # seconds that the loop of async steps may take to answer
 Report = Callable[[Attempt, str, Any], None]
 
 
@@ -59,7 +61,7 @@ class LocalExecutor(Executor):
         self._executing: dict[int, _Execution] = {}
         self._timekeeper = _Timekeeper()
         self._surroundings = surroundings or Surroundings()
-        self._loop = _LoopThread(tasks, self._run_async)
+        self._loop = _LoopThread(tasks, self._run_async, self._timekeeper)
         self._threads = Threads(threads, "step")
         self._processes = ProcessPool(child_command)
         self._process_threads = Threads(processes, "process")
@@ -318,9 +320,11 @@ def _timed_out(attempt: Attempt) -> StepTimeoutError:
 
 
 class _LoopThread:
-    """One asyncio loop on one thread, for all async steps."""
+    """One asyncio loop on one thread, for all async steps. One that blocks it holds up all others, so that is told."""
 
-    def __init__(self, limit: int, execute: Callable[[_Execution], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self, limit: int, execute: Callable[[_Execution], Coroutine[Any, Any, None]], timekeeper: _Timekeeper
+    ) -> None:
         self._limit = limit
         self._execute = execute
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -329,6 +333,9 @@ class _LoopThread:
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
         self._starting = threading.Lock()
+        self._timekeeper = timekeeper
+        self._watched = False
+        self._answered = self._told = False
 
     def submit(self, executions: Iterable[_Execution]) -> None:
         """One wake-up for all of them: each costs a switch of threads."""
@@ -337,6 +344,33 @@ class _LoopThread:
         if not self._draining:
             self._draining = True
             loop.call_soon_threadsafe(self._drain)
+        if not self._watched:
+            self._watched = True
+            self._ask(loop)
+
+    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._answered = False
+        loop.call_soon_threadsafe(self._answer)
+        self._timekeeper.after(round(PATIENCE * 1_000_000), self._look)
+
+    def _answer(self) -> None:
+        self._answered = True
+
+    def _look(self) -> None:
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or loop.is_closed() or not (self._tasks or self._arrived):
+            self._watched = False
+        elif self._answered:
+            self._told = False
+            self._ask(loop)
+        else:
+            if not self._told:
+                self._told = True
+                logger.warning(
+                    "an async step holds up all others of this worker, for %g s or longer, at %s: await something there, or make "
+                    "it a plain `def`, which gets a thread of its own", PATIENCE, line_of_thread(thread.ident),
+                )  # fmt: skip
+            self._timekeeper.after(round(PATIENCE * 1_000_000), self._look)
 
     def _start(self) -> asyncio.AbstractEventLoop:
         with self._starting:
