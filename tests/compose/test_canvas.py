@@ -124,6 +124,11 @@ def test_maps_and_chunks(steps: Steps) -> None:
     assert steps.double.map([]).start().result(10) == []
 
 
+def test_a_long_chain_of_what_has_nothing_to_do(steps: Steps) -> None:
+    nothing = [steps.double.map([])] * 3_000
+    assert chain(steps.echo.s(1), *nothing, steps.echo.s()).start().result(10) == []
+
+
 def test_arguments_given_at_the_start_go_to_the_beginning(steps: Steps) -> None:
     assert (steps.add.s(2) | steps.double.s()).delay(1).result(10) == 6
     assert group(steps.add.s(1), steps.add.s(2)).start(10).result(10) == [11, 12]

@@ -363,17 +363,25 @@ class Chain(Part):
     """One after the other."""
 
     _at = 0
+    _begins = False
+    _at_once: bytes | None = None
     _current: Part | None = None
 
     def begin(self) -> None:
         self._go_on(self.previous)
 
     def _go_on(self, previous: bytes | None) -> None:
+        """Begin the next member, and those after it for as long as they end at once: some have nothing to do."""
         assert self.node.chain is not None
-        member = read(self.node.chain[self._at])
-        self._current = self.conductor.make(member, previous, f"{self.path}.{self._at}", self._member_done)
-        self._at += 1
-        self._current.begin()
+        self._begins = True
+        while previous is not None or self._at == 0:
+            member = read(self.node.chain[self._at])
+            self._current = self.conductor.make(member, previous, f"{self.path}.{self._at}", self._member_done)
+            self._at += 1
+            self._at_once = None
+            self._current.begin()
+            previous = self._at_once
+        self._begins = False
 
     def _member_done(self, result: bytes | None, error: BaseException | None) -> None:
         assert self.node.chain is not None
@@ -381,6 +389,8 @@ class Chain(Part):
             return
         if error is not None or self._at == len(self.node.chain):
             self.end(result, error)
+        elif self._begins:
+            self._at_once = result
         else:
             self._go_on(result)
 
