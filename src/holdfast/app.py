@@ -314,6 +314,9 @@ class App(Defining):
         """An engine with an executor of its own, not started yet."""
         from holdfast.parts import build_engine, open_store  # not at the top: see parts.py
 
+        _check_count("concurrency", concurrency)
+        if processes is not None:
+            _check_count("processes", processes)
         failpoints.arm_from_environment()
         self.load()
         own = open_store(self.name, self.store_url, self.clock) if self._own_parts() else (self.store, self.notifier)
@@ -378,6 +381,8 @@ class App(Defining):
         threads of its own, and drains it at shutdown. With `app.lifespan(worker=False)` workers live elsewhere, and
         the web process only opens the store, so that one that can't be reached keeps it from starting."""
 
+        _check_count("concurrency", concurrency)
+
         @contextlib.asynccontextmanager
         async def around(web: object) -> AsyncIterator[None]:
             work = self.worker(concurrency=concurrency, grace=grace) if worker else self._opened()
@@ -394,6 +399,11 @@ class App(Defining):
     def _opened(self) -> Iterator[None]:
         _ = self.store
         yield
+
+
+def _check_count(what: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ArgumentError(f"{what}={value!r}: give a number of 1 or more, else its steps would wait for ever")
 
 
 def _log_level(level: str | int | None) -> int | None:

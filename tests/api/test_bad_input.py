@@ -1023,3 +1023,13 @@ def test_a_run_knows_nothing_of_a_worker_of_another_app_on_its_store(app: App) -
     with app.worker():
         assert run.result(timeout=10) == "ours"
     other.close()
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, "4", True])
+def test_a_worker_that_could_execute_nothing_is_refused(app: App, count: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"concurrency=.*give a number of 1 or more"), app.worker(concurrency=count):
+        pass
+    with pytest.raises(ArgumentError, match="concurrency="):
+        app.lifespan(concurrency=count)
+    with pytest.raises(ArgumentError, match="processes="):
+        app.make_engine(processes=count)
