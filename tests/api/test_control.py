@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import gc
 import inspect
 import logging
 import threading
@@ -32,6 +33,7 @@ from holdfast import (
 )
 from holdfast.api import client as client_module
 from holdfast.app import SystemClock
+from holdfast.engine.live import LiveRun
 from holdfast.engine.reactor import Settings
 from holdfast.testing import TestApp
 
@@ -282,6 +284,24 @@ class _Later(SystemClock):
 
     def now(self) -> int:
         return super().now() + self.offset
+
+
+def test_runs_that_sleep_leave_nothing_in_memory(app: App) -> None:
+    @app.workflow
+    async def flow() -> None:
+        await sleep("1h")
+
+    with app.worker(settings=Settings(park_after=0.01)) as engine:
+        for _ in range(1_500):
+            flow.start()
+        wait_until(lambda: not engine.runs and not app.runs(status=["PENDING", "RUNNING"], limit=1), 60)
+        wait_until(lambda: _count_live_runs() == 0)
+        assert len(engine._due) <= 1_000
+
+
+def _count_live_runs() -> int:
+    gc.collect()
+    return sum(isinstance(each, LiveRun) for each in gc.get_objects())
 
 
 def test_a_delayed_run_that_was_paused_and_resumed_still_begins_at_its_time(app: App) -> None:

@@ -108,8 +108,7 @@ class Engine:
         self._attempts: dict[int, Attempt] = {}
         self._left_behind: dict[int, dict[str, Attempt]] = {}  # under way for runs that are no longer in memory
         self._tokens = itertools.count(1)
-        self._due: list[tuple[int, int, LiveRun]] = []
-        self._counter = itertools.count()
+        self._due: list[tuple[int, int]] = []  # when, and the number of a run that may be gone by then
         self._ready: OrderedDict[int, LiveRun] = OrderedDict()
         self._idle: OrderedDict[int, LiveRun] = OrderedDict()
         self._to_show: deque[tuple[float, LiveRun]] = deque()
@@ -473,8 +472,9 @@ class Engine:
 
     def _wake_due(self, now: int) -> None:
         while self._due and self._due[0][0] <= now:
-            due, _, live = heapq.heappop(self._due)
-            if self.runs.get(live.row.no) is live and live.scheduled_due == due:
+            due, no = heapq.heappop(self._due)
+            live = self.runs.get(no)
+            if live is not None and live.scheduled_due == due:
                 live.scheduled_due = None
                 self._make_ready(live)
         if self._parked_due is not None and self._parked_due <= now:
@@ -515,7 +515,12 @@ class Engine:
         due = live.next_due()
         if due is not None and due != live.scheduled_due:
             live.scheduled_due = due
-            heapq.heappush(self._due, (due, next(self._counter), live))
+            heapq.heappush(self._due, (due, live.row.no))
+            if (
+                len(self._due) > 2 * len(self.runs) + 1_000
+            ):  # most of them were let go: the store knows when they are due
+                self._due = [(r.scheduled_due, no) for no, r in self.runs.items() if r.scheduled_due is not None]
+                heapq.heapify(self._due)
         if live.is_idle():
             live.idle_since = time.monotonic()
             self._to_show.append((live.idle_since + self.settings.show_after, live))
