@@ -59,7 +59,7 @@ def gate(name: str) -> Path:
 # -- steps
 
 
-@app.step
+@app.step(max_losses=100)  # on a busy machine it may be there whenever a worker is killed
 async def add(a: int, b: int) -> int:
     effect("add", [a, b])
     return a + b
