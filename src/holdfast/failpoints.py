@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 _armed: dict[str, Callable[[], None]] = {}
@@ -42,5 +43,6 @@ def arm_from_environment() -> None:
         left -= 1
         if left == 0:
             os.kill(os.getpid(), number)
+            time.sleep(0.1)  # another thread may be the one that takes the signal, a moment later
 
     arm(name, strike)
