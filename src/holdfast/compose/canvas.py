@@ -6,6 +6,7 @@ Each part of a canvas has a path, such as `0.2`, and in a run of its own a step'
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import itertools
 from collections import deque
@@ -263,7 +264,7 @@ class Conductor:
         return path if self._keyed else ""
 
 
-class Part:
+class Part(abc.ABC):
     """One node under way. `done` is called once, with a result as it is recorded or with an exception."""
 
     def __init__(self, conductor: Conductor, node: Node, previous: bytes | None, path: str, done: Done) -> None:
@@ -274,12 +275,12 @@ class Part:
         self.over = False
         self._done = done
 
-    def begin(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def begin(self) -> None: ...
 
+    @abc.abstractmethod
     def cancel(self) -> None:
         """Stop, and tell nobody."""
-        raise NotImplementedError
 
     def end(self, result: bytes | None, error: BaseException | None = None) -> None:
         if not self.over:
@@ -359,13 +360,23 @@ def _recorded(arg: bytes) -> bytes:
     return arg if len(arg) <= LARGEST_COPY else refer_to([arg], f"{len(arg):,} bytes, recorded earlier")
 
 
-class Chain(Part):
+class InTurn(Part):
+    """Something of which one part is under way at a time."""
+
+    _current: Part | None = None
+
+    def cancel(self) -> None:
+        self.over = True
+        if self._current is not None:
+            self._current.cancel()
+
+
+class Chain(InTurn):
     """One after the other."""
 
     _at = 0
     _begins = False
     _at_once: bytes | None = None
-    _current: Part | None = None
 
     def begin(self) -> None:
         self._go_on(self.previous)
@@ -394,16 +405,9 @@ class Chain(Part):
         else:
             self._go_on(result)
 
-    def cancel(self) -> None:
-        self.over = True
-        if self._current is not None:
-            self._current.cancel()
 
-
-class Map(Part):
+class Map(InTurn):
     """A step for each item, one after the other; the result is the list of results."""
-
-    _current: Part | None = None
 
     def begin(self) -> None:
         self._step = read(self.node.map)
@@ -428,11 +432,6 @@ class Map(Part):
         assert result is not None
         self._results.append(result)
         self._go_on()
-
-    def cancel(self) -> None:
-        self.over = True
-        if self._current is not None:
-            self._current.cancel()
 
 
 class Group(Part):
