@@ -132,11 +132,9 @@ class Canvas(abc.ABC):
 
     def _with_links(self, node: Node, writer: Writer, given: bool | None) -> Node:
         if self._links:
-            node["link"] = [writer.write(callback, True if given is not None else None) for callback in self._links]
+            node["link"] = [writer.write(callback, _afterwards(given)) for callback in self._links]
         if self._errbacks:
-            node["link_error"] = [
-                writer.write(errback, True if given is not None else None) for errback in self._errbacks
-            ]
+            node["link_error"] = [writer.write(errback, _afterwards(given)) for errback in self._errbacks]
         return node
 
     @property
@@ -455,10 +453,7 @@ class chain(_Composition):
     def _node(self, writer: Writer, given: bool | None) -> Node:
         if not self.tasks:
             raise ArgumentError("chain(): a chain needs a member, e.g. chain(step.s(...), other.s())")
-        tasks = [
-            writer.write(task, given if i == 0 else given if given is None else True)
-            for i, task in enumerate(self.tasks)
-        ]
+        tasks = [writer.write(task, given if i == 0 else _afterwards(given)) for i, task in enumerate(self.tasks)]
         return self._with_links({"chain": tasks}, writer, given)
 
 
@@ -556,7 +551,7 @@ class chord(_Composition):
             raise ArgumentError(f"{self!r} has no body: chord(header, body), or chord(header)(body)")
         node: Node = {
             "chord": [writer.write(task, given) for task in self.header.tasks],
-            "body": writer.write(self.body, given if given is None else True),
+            "body": writer.write(self.body, _afterwards(given)),
         }
         if self.on_failure != "finish":
             node["on_failure"] = self.on_failure
@@ -683,6 +678,11 @@ def _check_partial(
     except TypeError as error:
         raise wrong_call(definition.name, definition, error) from None
     forms.add(form)
+
+
+def _afterwards(given: bool | None) -> bool | None:
+    """What comes after something is given its result, unless nothing is known yet."""
+    return None if given is None else True
 
 
 def _members(members: tuple[Any, ...], what: str) -> Iterator[Canvas]:

@@ -6,7 +6,7 @@ from holdfast.codec.chain import Transform
 from holdfast.codec.codec import Codec
 from holdfast.codec.exceptions import RemoteTraceback
 from holdfast.codec.hints import CallHints
-from holdfast.codec.references import Reference, refer_to
+from holdfast.codec.references import Reference, digest, refer_to
 from holdfast.codec.types import TypeRegistry
 
-__all__ = ["CallHints", "Codec", "Reference", "RemoteTraceback", "Transform", "TypeRegistry", "refer_to"]
+__all__ = ["CallHints", "Codec", "Reference", "RemoteTraceback", "Transform", "TypeRegistry", "digest", "refer_to"]

@@ -23,11 +23,16 @@ class Reference:
 
 def refer_to(values: Iterable[bytes], what: str) -> bytes:
     """A reference to values that are encoded already."""
-    digest = hashlib.blake2b(digest_size=16)
-    for value in values:
-        digest.update(b"%d:" % len(value))
-        digest.update(value)
-    return msgspec.json.encode({"$": "ref", "v": {"what": what, "digest": digest.hexdigest()}})
+    return msgspec.json.encode({"$": "ref", "v": {"what": what, "digest": digest(*values).hex()}})
+
+
+def digest(*parts: bytes) -> bytes:
+    """Names what was made of these parts, in this order."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        found.update(b"%d:" % len(part))
+        found.update(part)
+    return found.digest()
 
 
 def read_reference(data: dict[str, Any]) -> Reference:

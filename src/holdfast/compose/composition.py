@@ -4,7 +4,6 @@ made of named steps over one context."""
 from __future__ import annotations
 
 import abc
-import hashlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from msgspec import Raw
 
 from holdfast.api.functions import AsyncWorkflow
 from holdfast.api.options import check_name, workflow_options
+from holdfast.codec import digest
 from holdfast.compose.handlers import Handler, Home, Scope, define, find, is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
@@ -170,15 +170,6 @@ class Line:
 
     def whole(self) -> bytes:
         return self._codec.join_dict(self.values)
-
-
-def digest(*parts: bytes) -> bytes:
-    """Names what was made of these parts, in this order."""
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        found.update(b"%d:" % len(part))
-        found.update(part)
-    return found.digest()
 
 
 def digest_of(values: Mapping[str, bytes]) -> bytes:

@@ -18,8 +18,9 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api.functions import Step, Workflow
+from holdfast.codec import digest
 from holdfast.compose.canvas import WINDOW
-from holdfast.compose.composition import Composition, Context, digest, digest_of, encode_context, split_list
+from holdfast.compose.composition import Composition, Context, digest_of, encode_context, split_list
 from holdfast.compose.drawing import to_mermaid, to_svg
 from holdfast.compose.handlers import Home, Scope
 from holdfast.core.execution import Execution

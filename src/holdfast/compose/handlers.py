@@ -18,7 +18,7 @@ from holdfast.api.handles import Run
 from holdfast.api.options import NO_OPTIONS, StartOptions, step_options
 from holdfast.api.signatures import Canvas, Starter
 from holdfast.codec import Codec, refer_to
-from holdfast.core.definitions import StepDefinition, StepOptions, WorkflowDefinition, WorkflowOptions
+from holdfast.core.definitions import StepOptions, WorkflowDefinition, WorkflowOptions
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future
 from holdfast.errors import ArgumentError, DefinitionError
@@ -32,10 +32,6 @@ PER_CALL = ("max_retries", "retry_delay", "timeout", "stall_timeout", "force_loc
 
 class Home(Starter, Protocol):
     """What a composition needs of its app."""
-
-    def find_step(self, name: str) -> StepDefinition: ...
-
-    def find_workflow(self, name: str) -> WorkflowDefinition: ...
 
     def get_run(self, run_id: str) -> Run[Any]: ...
 
