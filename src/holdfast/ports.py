@@ -324,10 +324,12 @@ class ScheduleChange(msgspec.Struct, kw_only=True):
 
 
 class Query(Protocol):
-    """What people and monitors read of a store. Nothing here writes, and lists never read payloads."""
+    """What people and monitors read of a store. Nothing here writes, and lists never read payloads. `url` is for people:
+    no password is in it. `clock` is the store's time, to wait by."""
 
     app: str
     url: str
+    clock: Clock
 
     def now(self) -> int:
         """The store's time. All workers on one store agree on it."""

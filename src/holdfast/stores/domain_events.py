@@ -21,7 +21,7 @@ from holdfast.ports import (
     Unsubscription,
     WorkerRow,
 )
-from holdfast.stores.queries import SqlQuery
+from holdfast.stores.queries import SqlQuery, refuse_nul
 
 DAY = 86_400 * SECOND
 RETENTION = 30 * DAY
@@ -47,6 +47,7 @@ class EventTables(SqlQuery):
             return self._emit(db, emission)
 
     def _emit(self, db: Any, emission: Emission) -> bool:
+        refuse_nul(emission.id, emission.name, emission.key)
         found = db.execute(
             self._q["insert_domain_event"],
             {

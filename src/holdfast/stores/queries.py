@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from holdfast.errors import EncodeError
 from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, StreamRow, WorkerRow
 from holdfast.stores.dialect import Dialect
 
@@ -27,6 +28,15 @@ SCHEDULE = (
 )
 VALUE_LIMIT = 200
 LAST_CHARACTER = "\U0010ffff"
+
+
+def refuse_nul(*texts: str) -> None:
+    """Not every database can hold it in a text, and what works on one has to work on all."""
+    for text in texts:
+        if "\0" in text:
+            raise EncodeError(
+                f"{text!r} contains a NUL character, which can't be kept in an id, a name or a key; leave it out"
+            )
 
 
 @cache

@@ -36,7 +36,7 @@ from holdfast.ports import (
 )
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
-from holdfast.stores.queries import VALUE_LIMIT, read_queries
+from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
 PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
@@ -197,6 +197,7 @@ class SqlStore(EventTables):
                 if found is None:
                     continue
                 db.execute(self._q["release_runs"], {"loss": 1, "now": now, "worker": worker.id})
+                db.execute(self._q["release_lost"], {"app": self.app, "now": now})
                 self._dismiss(db, found[0])
             buried.append(worker.id)
             lock = self.life_lock(worker.id)
@@ -236,6 +237,7 @@ class SqlStore(EventTables):
             return None
 
     def _insert_run(self, db: Any, run: NewRun) -> int | None:
+        refuse_nul(run.id, run.workflow)
         found = db.execute(
             self._q["insert_run"],
             {
@@ -302,6 +304,9 @@ class SqlStore(EventTables):
             if key.startswith("data."):
                 db.execute(self._q["clear_attribute"], {"run": change.no, "key": key})
             self._set_attribute(db, change.no, key, value, body)
+        self._stream(db, change)
+
+    def _stream(self, db: Any, change: Change) -> None:
         for cmd, attempt, ts, item in change.streamed:
             parameters = {"run": change.no, "cmd": cmd, "attempt": attempt, "ts": ts, "item": item}
             db.execute(self._q["append_stream"], parameters)
@@ -333,13 +338,13 @@ class SqlStore(EventTables):
             return found[0] if found else None
 
     def _insert_message(self, db: Any, message: Message) -> None:
-        db.execute(
-            self._q["post"],
-            {
-                "kind": message.kind, "control": int(message.control), "dedupe": message.dedupe, "body": message.body,
-                "now": self.now(), "app": self.app, "run_id": message.run_id, "late": int(message.late),
-            },
-        )  # fmt: skip
+        db.execute(self._q["post"], self._message(message))
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        return {
+            "kind": message.kind, "control": int(message.control), "dedupe": message.dedupe, "body": message.body,
+            "now": self.now(), "app": self.app, "run_id": message.run_id, "late": int(message.late),
+        }  # fmt: skip
 
     def delete(self, run_id: str) -> str | None:
         with self.write("delete") as db:
@@ -403,8 +408,9 @@ class SqlStore(EventTables):
     def save_schedules(self, changes: Sequence[ScheduleChange]) -> list[str]:
         saved = []
         with self.write("schedule") as db:
-            for change in changes:
+            for change in sorted(changes, key=lambda change: change.row.name):  # one order for all workers
                 row = change.row
+                refuse_nul(row.name)
                 action = (
                     "delete_schedule" if change.delete else "update_schedule" if row.revision else "insert_schedule"
                 )

@@ -251,7 +251,9 @@ class StoreContract:
         for columns in ({"reason": "\ud800"}, {"attempt": 2**70}):
             change = Change(no=row.no, records=[record(2)], columns=columns)
             assert raised(EncodeError, store.commit, "w1", [change], 0, NAMES)
-        assert raised(EncodeError, store.create, self.new("\ud800"))
+        for text in ("\ud800", "a\0b"):
+            assert raised(EncodeError, store.create, self.new(text))
+            assert raised(EncodeError, store.emit, self.emission("Paid", text))
         assert raised(EncodeError, store.post, Message(run_id="r", kind="\ud800"))
         assert len(store.payloads("r")) == 1
         assert len(store.runs(RunQuery())) == 1
@@ -541,7 +543,7 @@ class StoreContract:
 
     def test_texts_and_payloads_come_back_as_they_were(self, store: Store) -> None:
         payload = bytes(range(256)) * 4_000
-        name = 'naïve "名前" \\ % _ \x00 \U0001f600'
+        name = 'naïve "名前" \\ % _ \x01 \U0001f600'
         self.worker(store)
         store.create(self.new(name, records=[record(1, payload=payload)]))
         assert store.payloads(name) == [payload]

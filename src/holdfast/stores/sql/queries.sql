@@ -121,6 +121,12 @@ SET owner = NULL,
     status = CASE WHEN status = 'RUNNING' THEN 'PENDING' ELSE status END
 WHERE owner = :worker;
 
+-- name: release_lost
+-- Runs of workers that have no row. Nobody should leave any; a run must not be lost if somebody does.
+UPDATE runs SET owner = NULL, wake_at = CASE WHEN held = 0 AND finished_at IS NULL THEN :now ELSE wake_at END,
+    status = CASE WHEN status = 'RUNNING' THEN 'PENDING' ELSE status END
+WHERE app = :app AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.owner);
+
 -- name: learn
 UPDATE workers SET names = :names, schedules = :schedules WHERE id = :worker;
 
