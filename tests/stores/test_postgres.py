@@ -96,10 +96,15 @@ def other(store: PostgresStore) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+WAITING = (
+    "SELECT DISTINCT pid FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE NOT granted AND application_name = current_setting('application_name')"
+)
+
+
 def until_somebody_waits(connection: psycopg.Connection[Any], number: int = 1) -> None:
     deadline = time.monotonic() + 20
-    query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
-    while connection.execute(query).fetchone()[0] < number:  # type: ignore[index]
+    while len(connection.execute(WAITING).fetchall()) < number:
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -203,8 +208,8 @@ def test_what_is_refused_because_of_others_is_tried_again_as_it_is(
     commit = Late(lambda: store.commit("w1", [change], 0, ["ship"]))
     with closing(store.connect()) as watching:
         until_somebody_waits(watching)
-        query = "SELECT pg_cancel_backend(pid) FROM pg_locks WHERE NOT granted"
-        assert watching.execute(query).fetchall() == [(True,)]
+        ((pid,),) = watching.execute(WAITING).fetchall()
+        watching.execute("SELECT pg_cancel_backend(%s)", (pid,))
         until_somebody_waits(watching)
     other.execute("COMMIT")
     commit.wait()
@@ -395,7 +400,8 @@ def test_a_database_that_can_not_be_written_says_so(
 def test_a_broken_connection_is_replaced(store: PostgresStore, other: psycopg.Connection[Any]) -> None:
     store.create(new(store))
     other.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE '%%runs%%'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid() AND query LIKE '%runs%'"
     )
     assert _reached(lambda: store.get("r")) is not None
 

@@ -24,7 +24,7 @@ REACHED = (
 # What users make by calling the class; of all others only members are promised.
 MADE_BY_USERS = (App, BaseException, Codec, Schedule, TestApp, shield)
 # What other layers of Holdfast, or the interpreter, call. It may change without notice.
-CONTRACT = {"MovableClock", "StoreContract"}
+CONTRACT = {"MovableClock", "RaceContract", "StoreContract"}
 INTERNAL = {
     App: {
         "client", "find_step", "find_workflow", "known_names", "make_engine", "notifier", "run_canvas", "start_run",
