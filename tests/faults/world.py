@@ -38,9 +38,9 @@ class Entry:
 class World:
     """What one fault test works on. `app` is the client's side, in this process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: str = "") -> None:
         self.folder = folder
-        self.database = folder / "effects.db"
+        self.database: Path | str = store or folder / "effects.db"
         self.ledger_file = folder / "ledger"
         self.ledger_file.touch()
         self.app = effects.app
@@ -208,9 +208,10 @@ def same_everywhere(run_id: str) -> str:
 
 
 @contextmanager
-def open_world(folder: Path) -> Iterator[World]:
+def open_world(folder: Path, store: str = "") -> Iterator[World]:
+    """`store` is the URL of another one than a file in that folder."""
     before = {name: os.environ.get(name) for name in ("HOLDFAST_STORE", "EFFECTS_LEDGER")}
-    world = World(folder)
+    world = World(folder, store)
     effects.app.close()
     os.environ["HOLDFAST_STORE"] = str(world.database)
     os.environ["EFFECTS_LEDGER"] = str(world.ledger_file)
