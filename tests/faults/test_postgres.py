@@ -3,12 +3,16 @@ told by the ledger and the histories."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import effects
 import psycopg
@@ -154,3 +158,40 @@ def check_when_back(world: World, runs: list[Run[int]]) -> None:
 
     world.until(are_done, 60, "the end of all runs after the server came back")
     check(world, [world.app.get_run(run.id) for run in runs])
+
+
+# -- runs that others have locked
+
+
+def test_an_engine_does_not_spin_while_a_run_is_locked_by_others(world: World) -> None:
+    run = effects.sequence.start(1)
+    engine = world.app.make_engine()
+    claims: list[int] = []
+    commit = engine.store.commit
+
+    def noting(worker: str, changes: list[Any], claim: int, names: list[str]) -> Any:
+        committed = commit(worker, changes, claim, names)
+        if claim and not committed.claimed:
+            claims.append(time.monotonic_ns())
+        return committed
+
+    engine.store.commit = noting  # type: ignore[method-assign]
+    engine.start()
+    with closing(engine.store.connect()) as other:  # type: ignore[attr-defined]
+        other.execute("BEGIN")
+        other.execute("SELECT 1 FROM runs FOR UPDATE")
+        deadline = time.monotonic() + 30
+        while len(claims) < 4:
+            engine.turn()
+            assert time.monotonic() < deadline
+        other.execute("COMMIT")
+    while not run.status.is_final:
+        engine.turn()
+        assert time.monotonic() < deadline
+    engine.stop(0)
+    while engine.turn():
+        pass
+    engine._close()
+    engine.store.close()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(claims)]
+    assert min(pauses) > 15_000_000, pauses
