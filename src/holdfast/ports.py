@@ -556,15 +556,24 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Executor(Protocol):
     """Where steps execute."""
 
-    def start(self, on_outcome: Callable[[Outcome], None], on_report: Callable[[Attempt, str, Any], None]) -> None:
+    def start(
+        self,
+        on_outcome: Callable[[Outcome], None],
+        on_report: Callable[[Attempt, str, Any], None],
+        may_begin: Callable[[], bool],
+    ) -> None:
         """Begin to accept attempts. `on_outcome` is called once per attempt, `on_report` for what a step says on
-        its way; both from any thread."""
+        its way. `may_begin` is asked right before an attempt begins: if it says no, the attempt does not, and its outcome
+        is marked cancelled. All three from any thread."""
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
         """Execute attempts. Never blocks, never raises for what the steps do."""
 
     def started_at(self, token: int) -> int | None:
         """When an attempt began to execute; None if it still waits for its turn."""
+
+    def withdraw(self, tokens: Iterable[int]) -> set[int]:
+        """Take back those of these attempts that have not begun: they never will, and no outcome arrives for them."""
 
     def cancel(self, token: int) -> None:
         """Interrupt an attempt if it can be interrupted; its outcome still arrives, marked cancelled."""

@@ -347,13 +347,15 @@ class Execution(Asking):
                 return
             command = step.command
             if isinstance(event, ev.StepStarted):
-                command.started = True
+                command.started, command.worker = True, event.worker
                 command.attempt = event.attempt
                 command.not_before = 0
             elif isinstance(event, ev.StepRetrying):
                 command.started = False
                 command.attempt = event.attempt + 1
                 command.not_before = event.retry_at
+            elif isinstance(event, ev.StepWithdrawn):
+                command.started = False
             elif isinstance(event, ev.StepLost):
                 command.started = False
                 command.losses += 1

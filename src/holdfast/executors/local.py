@@ -66,9 +66,10 @@ class LocalExecutor(Executor):
         self._processes = ProcessPool(child_command)
         self._process_threads = Threads(processes, "process")
 
-    def start(self, on_outcome: Callable[[Outcome], None], on_report: Report) -> None:
+    def start(self, on_outcome: Callable[[Outcome], None], on_report: Report, may_begin: Callable[[], bool]) -> None:
         self._on_outcome = on_outcome
         self._report = on_report
+        self._may_begin = may_begin
 
     def started_at(self, token: int) -> int | None:
         execution = self._executing.get(token)
@@ -89,10 +90,21 @@ class LocalExecutor(Executor):
             self._loop.submit(on_loop)
 
     def _submit_here(self, execution: _Execution) -> None:
+        execution._waiting.append(True)
         if self._find(execution.attempt.step).is_async:
             self._loop.submit([execution])
         else:
             self._threads.submit(functools.partial(self._run_on_thread, execution))
+
+    def withdraw(self, tokens: Iterable[int]) -> set[int]:
+        taken = set()
+        for token in tokens:
+            execution = self._executing.get(token)
+            if execution is not None and execution.take_turn():
+                execution._open.clear()
+                del self._executing[token]
+                taken.add(token)
+        return taken
 
     def cancel(self, token: int) -> None:
         execution = self._executing.get(token)
@@ -119,6 +131,8 @@ class LocalExecutor(Executor):
 
     async def _run_async(self, execution: _Execution) -> None:
         attempt = execution.attempt
+        if not execution.may_begin():
+            return
         execution.task = asyncio.current_task()
         execution.begin(self._clock.now())
         limit = None if attempt.timeout is None else attempt.timeout / 1_000_000
@@ -135,7 +149,7 @@ class LocalExecutor(Executor):
             execution.succeed(result)
 
     def _run_on_thread(self, execution: _Execution) -> None:
-        if execution.is_settled():  # cancelled while it waited for a thread
+        if execution.is_settled() or not execution.may_begin():  # cancelled while it waited for a thread
             return
         attempt = execution.attempt
         execution.begin(self._clock.now())
@@ -151,7 +165,7 @@ class LocalExecutor(Executor):
 
     def _run_in_process(self, execution: _Execution) -> None:
         attempt = execution.attempt
-        if execution.is_settled():
+        if execution.is_settled() or not execution.may_begin():
             return
         try:
             process = self._processes.take()
@@ -210,6 +224,7 @@ class _Execution:
         self.context = StepContext(attempt, executor._codec, lambda kind, value: executor._report(attempt, kind, value))
         self.context.on_log = self._keep_log
         self._logs: KeptLogs | None = None
+        self._waiting = [True]
         self._open = [True]  # popping it is atomic, and cheaper than a lock
         self._signs = 0
         self._alarms: list[_Alarm] = []
@@ -226,6 +241,22 @@ class _Execution:
         """Handle a record of the step's own process as if it had been made here."""
         current_step.set(self.context)
         handle_frame(frame)
+
+    def take_turn(self) -> bool:
+        """Whether it was still to begin: it begins, or is withdrawn, once."""
+        try:
+            self._waiting.pop()
+        except IndexError:
+            return False
+        return True
+
+    def may_begin(self) -> bool:
+        if not self.take_turn():
+            return False
+        if not self.executor._may_begin():
+            self.cancel()
+            return False
+        return True
 
     def alarm(self, delay: int, callback: Callable[[], None]) -> None:
         self._alarms.append(self.executor._timekeeper.after(delay, callback))
