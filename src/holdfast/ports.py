@@ -437,6 +437,10 @@ class Store(Protocol):
     def collect(self, limit: int) -> Collected:
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each."""
 
+    def reset_times(self, ahead: int) -> int:
+        """The clock was set back. Runs that wait for a time, and whose last event is further in the future than `ahead`,
+        can be claimed at once: their owner will tell anew when they are due. How many there were."""
+
     def next_wake(self, names: Sequence[str]) -> int | None:
         """When the next unowned run of these workflows is due; 0 if a message waits for one."""
 

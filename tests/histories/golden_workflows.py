@@ -79,6 +79,14 @@ async def suspected() -> Any:
 
 
 @app.workflow
+async def misled() -> Any:
+    """The clock was ahead when it fell asleep, and was set back."""
+    await sleep("1h")
+    await sleep("2h")
+    return await fetch("once")
+
+
+@app.workflow
 async def racing() -> Any:
     """Races and timeouts, what they cancel, and tasks in sets."""
     found: list[Any] = []

@@ -179,6 +179,19 @@ def suspected(run: World) -> None:
     completes(run, "fetch", 1)
 
 
+@script()
+def misled(run: World) -> None:
+    run.wake()
+    began = run.now
+    run.now -= 400 * 86_400 * SECOND
+    run.note(ev.ClockSetBack(by=began - run.now))
+    run.now += 3_600 * SECOND
+    run.fire()
+    run.crash()
+    run.fire()
+    completes(run, "fetch", 1)
+
+
 @script(3)
 def plain(run: World) -> None:
     completes(run, "note", "zero")

@@ -273,6 +273,13 @@ class RunProbed(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     worker: str = ""
 
 
+class ClockSetBack(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The database's clock had been ahead, `by` microseconds in all, and was set back. The code's own time goes on as
+    it was, and what it waits for comes as much earlier."""
+
+    by: int
+
+
 class MessageDropped(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """A message to the run that nobody can read was taken out of its inbox."""
 
@@ -348,6 +355,7 @@ AnyEvent: TypeAlias = (
     | ArgumentsChanged
     | RunTakenUp
     | RunProbed
+    | ClockSetBack
     | MessageDropped
     | RunPaused
     | RunResumed

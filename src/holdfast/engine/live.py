@@ -60,6 +60,9 @@ logger = logging.getLogger("holdfast.engine")
 A_MOMENT = 1_000_000
 """A run that has waited longer for its first worker records when its time begins."""
 
+AHEAD = 60 * 1_000_000
+"""Clocks of machines differ by less. A run whose time is further ahead has seen a clock that was wrong."""
+
 BEFORE_THE_CODE = (ev.RunStarted, ev.RunTakenUp, ev.RunProbed, ev.MessageDropped, ev.RunPaused, ev.RunResumed)
 
 MAX_PROBES = 2
@@ -386,15 +389,24 @@ class LiveRun(RunWithSteps):
     def _fire_timers(self, now: int, end: float) -> bool:
         assert self.execution is not None
         execution = self.execution
+        by = execution.loop.now - now
+        if by - execution.ahead > AHEAD and self.row.durable:
+            self._note(ev.ClockSetBack(ts=now, by=by))
+            self.retries = [
+                (execution.steps[cmd].command.not_before, cmd) for _, cmd in self.retries if cmd in execution.steps
+            ]
+            heapq.heapify(self.retries)
         if self._timeout is not None and now >= execution.started_at + self._timeout and not execution.cancelling:
             reason = f"run {self.row.id} took longer than its timeout of {in_words(self._timeout)}"
             self._deliver(ev.CancelRequested(ts=now, reason=reason, timed_out=True), now)
         while self._replay is None and not self.released:
-            timer = execution.next_timer()
-            if timer is None or timer.due > now:
+            due = execution.next_due()
+            if due is None or due > now:
                 break
             if time.perf_counter() > end:
                 return True
+            timer = execution.next_timer()
+            assert timer is not None
             timer.ts = now
             self._deliver(timer, now)
         while self.retries and self.retries[0][0] <= now:

@@ -112,8 +112,8 @@ class OwnedRun:
         """When time alone will bring this run forward."""
         if self.execution is None:
             return None
-        timer = self.execution.next_timer()
-        dues = [timer.due] if timer is not None else []
+        due = self.execution.next_due()
+        dues = [due] if due is not None else []
         if self.retries:
             dues.append(self.retries[0][0])
         if self._timeout is not None and self.execution.cancelling is None:

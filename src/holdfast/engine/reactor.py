@@ -28,7 +28,7 @@ from holdfast.core.registry import Definitions, is_own
 from holdfast.engine.domain_events import Postman, has_emitted, news_of, subscription_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.health import Health, Pulse
-from holdfast.engine.live import LiveRun
+from holdfast.engine.live import AHEAD, LiveRun
 from holdfast.engine.owned import Identity, Probe, read_options
 from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message
 from holdfast.engine.ticks import Ticks
@@ -143,6 +143,7 @@ class Engine:
         self._has_peers = False
         self._suspects: deque[LiveRun] = deque()  # have lost their worker: their code goes on one at a time
         self._probed: LiveRun | None = None
+        self._clock_was_ahead = False
         self._broken_turns = 0
         self._pulse = Pulse(time.monotonic())
 
@@ -291,6 +292,8 @@ class Engine:
         """Whoever was kept from the store (a lock, a sleeping machine) can't tell whether the others were, and gives
         them time to renew their leases."""
         now = self.store.now()
+        if last - now > AHEAD:
+            self._clock_was_ahead = True
         if now - last > round((interval + self.settings.lease / 2) * 1_000_000):
             self._judge_from = now + round(self.settings.lease * 1_000_000)
         return now
@@ -482,6 +485,11 @@ class Engine:
             self._has_peers = bool(peers)
             self.me.others, self.me.peers = {w.build for w in peers}, frozenset(w.id for w in peers)
             self.me.looks += 1
+            if self._clock_was_ahead:
+                self.store.reset_times(AHEAD)
+                self._clock_was_ahead = False
+                for live in self.runs.values():
+                    self._make_ready(live)
             self._set_aside_unknown()
             if mono > self._next_collect:
                 gone = self.store.collect(BATCH)

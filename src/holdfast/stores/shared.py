@@ -51,6 +51,8 @@ SCHEDULE = (
 VALUE_LIMIT = 200
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
+AHEAD = 60 * 1_000_000
+"""What is further in the future was told by a clock that was wrong."""
 LAST_TIME = 2**63 - 1
 
 
@@ -177,6 +179,7 @@ class SqlStore(EventTables):
         try:
             with self.write("register") as db:
                 now = self.now()
+                self._notice_clock(db, now, lease)
                 db.execute(
                     self._q["insert_worker"],
                     {
@@ -190,6 +193,13 @@ class SqlStore(EventTables):
         except BaseException:
             self.let_go(worker.id)
             raise
+
+    def _notice_clock(self, db: Any, now: int, lease: int) -> None:
+        """Whether the last workers here had a clock that was ahead; nobody else may be there to remember."""
+        (leased,) = db.execute("SELECT max(lease_until) FROM workers WHERE app = :app", {"app": self.app}).fetchone()
+        left = db.execute("SELECT value FROM meta WHERE key = 'left_at'").fetchone()
+        if max((leased or 0) - lease, int(left[0]) if left else 0) > now + AHEAD:
+            db.execute(self._q["reset_times"], {"app": self.app, "now": now, "ahead": now + AHEAD})
 
     def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
         with self.write("learn") as db:
@@ -216,6 +226,7 @@ class SqlStore(EventTables):
         with self.write("unregister") as db:
             db.execute(self._q["release_runs"], {"loss": 0, "now": self.now(), "worker": worker_id})
             self._dismiss(db, worker_id)
+            db.execute(self._q["set_meta"], {"key": "left_at", "value": str(self.now())})
         self.let_go(worker_id)
 
     def let_go(self, worker_id: str) -> None:
@@ -491,6 +502,11 @@ class SqlStore(EventTables):
         for table in PARTS:
             db.execute(self._q["delete_parts"].replace("{table}", table), {"no": no})
         db.execute(self._q["delete_run"], {"no": no})
+
+    def reset_times(self, ahead: int) -> int:
+        with self.write("reset_times") as db:
+            now = self.now()
+            return int(db.execute(self._q["reset_times"], {"app": self.app, "now": now, "ahead": now + ahead}).rowcount)
 
     def next_wake(self, names: Sequence[str]) -> int | None:
         with self.read() as db:
