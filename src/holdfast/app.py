@@ -30,7 +30,6 @@ from holdfast.api.options import (
     to_epoch,
 )
 from holdfast.api.schedules import Schedules
-from holdfast.api.tracing import TraceNode
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
@@ -43,6 +42,7 @@ from holdfast.errors import (
     WrongContextError,
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
+from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
     from holdfast.engine.reactor import Engine, Settings

@@ -273,6 +273,11 @@ class Defining(abc.ABC):
         self.load()
         return [*self._workflows, *self._steps]
 
+    def max_attempts(self) -> dict[str, int]:
+        """How often each step may be tried."""
+        self.load()
+        return {name: definition.options.max_retries + 1 for name, definition in self._steps.items()}
+
     def known_names(self) -> list[str]:
         """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""
         return [*self.startable_names(), *_built_ins()]

@@ -6,133 +6,20 @@ import asyncio
 import datetime as dt
 import functools
 from collections.abc import AsyncIterator, Generator, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.api.tracing import TraceNode
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
 from holdfast.own_thread import in_own_thread
-from holdfast.ports import RunRow, Status, StepState
+from holdfast.ports import RunRow, Status
+from holdfast.views.entries import RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.times import moment
+from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
     from holdfast.api.client import Client
 
 R = TypeVar("R")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-
-@overload
-def moment(us: int) -> dt.datetime: ...
-@overload
-def moment(us: int | None) -> dt.datetime | None: ...
-def moment(us: int | None) -> dt.datetime | None:
-    return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
-
-
-@dataclass(frozen=True, slots=True)
-class RunEvent:
-    """One event of a run's history, decoded. `detail` holds what is particular to its kind."""
-
-    seq: int
-    kind: str
-    at: dt.datetime
-    name: str
-    cmd: str
-    cause: int
-    attempt: int
-    detail: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class RunStep:
-    """A step or child of a run. `key` is its name in a DAG or saga, `undoes` the command that it compensates, and
-    `reason` tells why it was skipped."""
-
-    name: str
-    state: StepState
-    attempts: int
-    cmd: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
-    error: BaseException | None
-    started_at: dt.datetime | None
-    ended_at: dt.datetime | None
-    retry_at: dt.datetime | None
-    worker: str
-    child_run_id: str
-    reused: bool
-    progress: dict[str, Any] | None
-    key: str = ""
-    undoes: str = ""
-    reason: str = ""
-
-    @property
-    def status(self) -> StepState:
-        """The same as `state`."""
-        return self.state
-
-
-class RunSteps(list[RunStep]):
-    """The steps and children of a run. Besides its number, a step is found by its name: the one it has in a DAG or
-    saga, or else its own, of several the last."""
-
-    @overload
-    def __getitem__(self, which: SupportsIndex | str, /) -> RunStep: ...
-    @overload
-    def __getitem__(self, which: slice, /) -> list[RunStep]: ...
-    def __getitem__(self, which: SupportsIndex | slice | str, /) -> RunStep | list[RunStep]:
-        if not isinstance(which, str):
-            return super().__getitem__(which)
-        found = [step for step in self if step.key == which] or [step for step in self if step.name == which]
-        if not found:
-            known = ", ".join(dict.fromkeys(step.key or step.name for step in self)) or "none"
-            raise KeyError(f"no step {which!r} in this run; known: {known}")
-        return found[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class StatusEntry:
-    """One status that a run went through: since when, and why."""
-
-    status: Status
-    at: dt.datetime
-    error: BaseException | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class StreamedItem:
-    """An item that a step or workflow has streamed. `number` resumes a stream; `attempt` tells a retry's items apart."""
-
-    number: int
-    item: Any
-    cmd: str
-    attempt: int
-    at: dt.datetime
-
-
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """A log record, as it was kept. A traceback is part of the message."""
-
-    at: dt.datetime
-    level: str
-    logger: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepLogs:
-    """What one attempt of a step has logged: the last of it, after `dropped` earlier lines that were not kept. `cmd`
-    is that of the step in `run.steps`."""
-
-    step: str
-    cmd: str
-    attempt: int
-    dropped: int
-    lines: list[LogLine]
 
 
 class RunStream:

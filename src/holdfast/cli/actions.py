@@ -10,10 +10,10 @@ import click
 
 from holdfast.api.handles import Run
 from holdfast.cli.arguments import value_of
-from holdfast.cli.facts import run_facts
 from holdfast.cli.failures import Conflict, command, told_in_a_sentence, usage
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
 from holdfast.cli.place import Place, one_run, open_place, run_ids
+from holdfast.views.summaries import run_summary
 
 Act = Callable[[Place, Run[Any]], None]
 
@@ -159,7 +159,7 @@ def fork(
         confirm(f"Under way at event {at}, these will run anew: {', '.join(reruns)}. Fork?")
     made = source.fork(at, replace=results, input=_input(input_json), id=new_id)
     if as_json:
-        print_json({**run_facts(place.find(made.id), place.store.now()), "forked_from": source.id, "reruns": reruns})
+        print_json({**run_summary(place.find(made.id), place.store.now()), "forked_from": source.id, "reruns": reruns})
         return
     say(made.id)
     if reruns:

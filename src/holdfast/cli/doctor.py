@@ -9,13 +9,15 @@ from typing import Any
 
 import click
 
-from holdfast.cli.facts import doing, run_facts, worker_facts
 from holdfast.cli.failures import RUN_FAILED, command
-from holdfast.cli.output import SECOND, Line, Span, cut, json_option, length, print_json, print_lines
+from holdfast.cli.output import Line, Span, cut, json_option, print_json, print_lines
 from holdfast.cli.place import Place, open_place
 from holdfast.core.registry import is_own
 from holdfast.ports import RunQuery, RunRow, Status
 from holdfast.stores.shared import migrations
+from holdfast.views.summaries import run_summary, worker_summary
+from holdfast.views.times import SECOND, length
+from holdfast.views.why import why
 
 OVERDUE = 10 * SECOND
 SHOWN = 10
@@ -90,7 +92,7 @@ def _workers(place: Place) -> Iterator[Finding]:
         f"build {w.build}, knows {cut(', '.join(name for name in w.names if not is_own(name)), 60)}"
         for w in alive
     ]
-    facts = [worker_facts(worker, now) for worker in workers]
+    facts = [worker_summary(worker, now) for worker in workers]
     if not alive:
         remedy = f"start one: {place.start_a_worker()}"
         yield Finding("workers", "bad", "no worker is alive, so nothing goes on", remedy, facts=facts)
@@ -127,7 +129,7 @@ def _stuck(place: Place) -> Iterator[Finding]:
         yield Finding(
             "stuck", "bad", f"{many} stuck: {reason}",
             f"once that is mended: {command('runs', 'resume', members[0].id)}",
-            _ids(members) if len(members) > 1 else [], [run_facts(row, now) for row in members],
+            _ids(members) if len(members) > 1 else [], [run_summary(row, now) for row in members],
         )  # fmt: skip
 
 
@@ -142,7 +144,7 @@ def _unknown(place: Place) -> Iterator[Finding]:
     if not known:
         if waiting:
             count = f"{LOOKED_AT} or more" if len(waiting) == LOOKED_AT else str(len(waiting))
-            facts = [run_facts(row, now) for row in waiting]
+            facts = [run_summary(row, now) for row in waiting]
             yield Finding("runs", "bad", f"{count} unfinished, and nobody to go on with them", facts=facts)
         return
     for name, rows in names.items():
@@ -151,7 +153,7 @@ def _unknown(place: Place) -> Iterator[Finding]:
         need = "1 run needs" if len(rows) == 1 else f"{len(rows)} runs need"
         yield Finding(
             "unknown", "bad", f"no live worker knows {name!r}, which {need}",
-            remedy, _ids(rows), [run_facts(row, now) for row in rows],
+            remedy, _ids(rows), [run_summary(row, now) for row in rows],
         )  # fmt: skip
     if not names:
         yield Finding("unknown", "ok", "every unfinished run has a worker that knows its code")
@@ -170,7 +172,7 @@ def _overdue(place: Place) -> Iterator[Finding]:
         yield Finding(
             "overdue", "bad", f"{len(rows)} due and not claimed, the oldest for {oldest}",
             "the workers are too busy or hang: add workers, or look at their logs",
-            [f"{row.id} ({row.workflow}) {doing(row, now)}" for row in rows[:SHOWN]], [run_facts(row, now) for row in rows],
+            [f"{row.id} ({row.workflow}) {why(row, now).text}" for row in rows[:SHOWN]], [run_summary(row, now) for row in rows],
         )  # fmt: skip
 
 

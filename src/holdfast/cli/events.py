@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from holdfast.api.options import to_epoch
-from holdfast.api.tracing import TraceNode
 from holdfast.cli.arguments import value_of
 from holdfast.cli.failures import command
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
 from holdfast.cli.place import open_place, run_ids
-from holdfast.cli.tree import Node, print_tree
+from holdfast.cli.tree import print_tree
+from holdfast.views.trace import TraceNode
+from holdfast.views.tree import TreeNode
 
 
 @click.command()
@@ -62,10 +63,10 @@ def _facts(node: TraceNode) -> dict[str, Any]:
     }
 
 
-def _node(node: TraceNode, app: str) -> Node:
+def _node(node: TraceNode, app: str) -> TreeNode:
     name = node.name or "deleted"
     began = to_epoch(node.at) if node.kind == "run" and node.at is not None else None
-    return Node(
+    return TreeNode(
         name=name if node.app == app else f"{node.app}/{name}",
         state=node.status or ("EVENT" if node.kind == "event" else "GONE"),
         run_id=node.id,

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from holdfast.cli.output import Line, Span, iso, json_option, note, on_terminal, print_json, print_lines
+from holdfast.cli.output import Line, Span, json_option, note, on_terminal, print_json, print_lines
 from holdfast.cli.place import one_run, open_place
-from holdfast.cli.plain import Reader
-from holdfast.ports import Store
+from holdfast.views.summaries import log_summaries
+from holdfast.views.values import PlainReader
 
 _STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 
@@ -24,7 +24,8 @@ def show_logs(context: click.Context, run: str, name: str | None, as_json: bool)
     """What the steps of a run have logged, attempt by attempt; the last of each, if it was a lot."""
     place = open_place(context)
     row = place.find(run)
-    found = [kept for kept in log_facts(place.store, row.id, Reader(place.app.codec)) if name in (None, kept["step"])]
+    kept_logs = log_summaries(place.store.attributes(row.id, "logs"), PlainReader(place.app.codec))
+    found = [kept for kept in kept_logs if name in (None, kept["step"])]
     if as_json:
         print_json(found)
         return
@@ -35,24 +36,6 @@ def show_logs(context: click.Context, run: str, name: str | None, as_json: bool)
         note(
             f"no step of run {row.id} has logged anything" if name is None else f"no step {name!r} has logged anything"
         )
-
-
-def log_facts(store: Store, run_id: str, reader: Reader) -> list[dict[str, Any]]:
-    """What was kept of each attempt that has logged, the earliest first."""
-    found = []
-    for key, body in store.attributes(run_id, "logs").items():
-        kept = reader.value(body)
-        if not isinstance(kept, dict):  # sealed, and the key is not here
-            attempt, _, cmd = key.partition(":")
-            kept = {"cmd": cmd, "step": "", "attempt": int(attempt), "dropped": 0, "lines": [[0, "", "", kept]]}
-        found.append(kept)
-    found.sort(key=lambda kept: kept["lines"][0][0])
-    for kept in found:
-        kept["lines"] = [
-            {"at": iso(at), "level": level, "logger": logger, "message": message}
-            for at, level, logger, message in kept["lines"]
-        ]
-    return found
 
 
 def log_lines(kept: dict[str, Any], indent: str, limit: int | None = None) -> list[Line]:

@@ -3,7 +3,6 @@ to stdout and notes to stderr."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 import sys
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-SECOND = 1_000_000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -165,45 +163,3 @@ def short_id(run_id: str) -> str:
 def cut(text: str, width: int) -> str:
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1] + "…"
-
-
-# -- times
-
-
-def iso(us: int | None) -> str | None:
-    if us is None:
-        return None
-    return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)).isoformat()
-
-
-def clock(us: int, now: int) -> str:
-    """A moment as people near it say it: the hour today, the date otherwise."""
-    moment = dt.datetime.fromtimestamp(us / SECOND).astimezone()
-    today = dt.datetime.fromtimestamp(now / SECOND).astimezone()
-    if moment.date() == today.date():
-        return moment.strftime("%H:%M:%S")
-    return moment.strftime("%Y-%m-%d %H:%M")
-
-
-def length(us: int) -> str:
-    """A length of time in two units at most."""
-    if us < SECOND:
-        return f"{max(us, 0) // 1_000}ms"
-    if us < 60 * SECOND:
-        return f"{us / SECOND:.1f}s"
-    seconds = us // SECOND
-    if seconds < 3_600:
-        return f"{seconds // 60}m{seconds % 60:02d}s"
-    if seconds < 86_400:
-        return f"{seconds // 3_600}h{seconds % 3_600 // 60:02d}m"
-    return f"{seconds // 86_400}d{seconds % 86_400 // 3_600:02d}h"
-
-
-def ago(us: int, now: int) -> str:
-    if now - us < SECOND:
-        return "now"
-    return f"{(now - us) // SECOND}s ago" if now - us < 60 * SECOND else f"{length(now - us)} ago"
-
-
-def until(us: int, now: int) -> str:
-    return f"{clock(us, now)} (in {length(us - now)})" if us > now else f"{clock(us, now)} (due)"

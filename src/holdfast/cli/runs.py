@@ -10,19 +10,13 @@ from typing import Any
 import click
 
 from holdfast.cli.arguments import keyed_value
-from holdfast.cli.facts import doing, event_facts, open_hooks, outcome_facts, run_facts, step_facts
 from holdfast.cli.failures import command, usage
-from holdfast.cli.logs import log_facts, log_lines
+from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
-    SECOND,
     Line,
     Span,
-    ago,
-    clock,
     cut,
-    iso,
     json_option,
-    length,
     note,
     on_terminal,
     print_json,
@@ -32,15 +26,16 @@ from holdfast.cli.output import (
     status_span,
 )
 from holdfast.cli.place import Place, one_run, open_place, run_ids
-from holdfast.cli.plain import Reader, as_text, call_text
-from holdfast.cli.tree import Grove, print_tree, tree_facts
+from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
-from holdfast.compose.canvas import outline_of_run
-from holdfast.core import events as ev
-from holdfast.core.registry import is_own
-from holdfast.core.views import steps_of
 from holdfast.durations import to_us
-from holdfast.ports import RunQuery, RunRow, Status
+from holdfast.ports import FINAL, RunQuery, RunRow, Status
+from holdfast.views.details import read_details
+from holdfast.views.reading import RunTree
+from holdfast.views.summaries import event_summary, run_summary
+from holdfast.views.times import SECOND, ago, clock, iso, length
+from holdfast.views.values import PlainReader, as_text, call_text
+from holdfast.views.why import why
 
 
 @click.command("list")
@@ -87,7 +82,7 @@ def list_runs(
     more, rows = len(rows) > limit, rows[:limit]
     now = store.now()
     if as_json:
-        print_json([run_facts(row, now) for row in rows])
+        print_json([run_summary(row, now) for row in rows])
     else:
         _print_runs(rows, now)
     if not rows:
@@ -146,34 +141,20 @@ def show(context: click.Context, run: str, as_json: bool) -> None:
     """All about one run: why it waits, input, result, data, steps and the last of what they have logged."""
     place = open_place(context)
     row = place.find(run)
-    facts = full_facts(place, row)
+    facts = details_of(place, row)
     if as_json:
         print_json(facts)
     else:
         print_lines(_show_lines(place, row, facts))
 
 
-def full_facts(place: Place, row: RunRow) -> dict[str, Any]:
-    store, reader = place.store, Reader(place.app.codec)
-    now = store.now()
-    events = [ev.from_json(payload) for payload in store.payloads(row.id)]
-    beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
-    progress = store.attributes(row.id, "progress")
-    logs = log_facts(store, row.id, reader)
-    children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
-    forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
-    return {
-        **run_facts(row, now),
-        "forked_from": forked,
-        "input": reader.value(beginnings[-1].input) if beginnings else None,
-        **({"canvas": outline_of_run(beginnings[-1].input)} if beginnings and is_own(row.workflow) else {}),
-        **outcome_facts(store, row, reader),
-        "hooks": open_hooks(row, events),
-        "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
-        "events": events[-1].seq if events else 0,
-        "steps": [step_facts(view, reader, progress, logs) for view in steps_of(events)],
-        "children": children,
-    }
+def details_of(place: Place, row: RunRow) -> dict[str, Any]:
+    return read_details(place.store, row, PlainReader(place.app.codec), place.app.max_attempts())
+
+
+def doing(row: RunRow, now: int) -> str:
+    """What a run waits for, in words, from its row alone; nothing for one that runs or has ended."""
+    return "" if row.status == Status.RUNNING or row.status in FINAL else why(row, now).text
 
 
 def _show_lines(place: Place, row: RunRow, facts: dict[str, Any]) -> list[Line]:
@@ -186,7 +167,8 @@ def _show_lines(place: Place, row: RunRow, facts: dict[str, Any]) -> list[Line]:
         lines.extend([Span(" " * 11), Span(more, style)] for more in rest)
 
     status = status_span(row.status)
-    add("status", f"{status.text}" + (f"  {doing(row, now)}" if doing(row, now) else ""), status.style)
+    waits = "" if row.status in FINAL else facts["why"]["text"]
+    add("status", f"{status.text}" + (f"  {waits}" if waits else ""), status.style)
     add("created", _when(row.created_at, now))
     if row.started_at is not None:
         took = length((row.finished_at or now) - row.started_at)
@@ -287,8 +269,8 @@ def history(context: click.Context, run: str, as_json: bool) -> None:
     """The events of a run, numbered. The numbers are what `runs fork --at` takes."""
     place = open_place(context)
     row = place.find(run)
-    reader = Reader(place.app.codec)
-    events = [event_facts(payload, reader) for payload in place.store.payloads(row.id)]
+    reader = PlainReader(place.app.codec)
+    events = [event_summary(payload, reader) for payload in place.store.payloads(row.id)]
     if as_json:
         print_json(events)
         return
@@ -357,10 +339,9 @@ def _detail_text(kind: str, name: str, value: Any) -> str:
 def tree(context: click.Context, run: str, show_all: bool, as_json: bool) -> None:
     """A run's steps and child runs. In a large tree neighbours that are done share a line."""
     place = open_place(context)
-    grove = Grove(place.store, Reader(place.app.codec), place.find(run).id, followed=1_000)
-    root = grove.read()
+    root = RunTree(place.store, PlainReader(place.app.codec), place.find(run).id, followed=1_000).read()
     if as_json:
-        print_json(tree_facts(root))
+        print_json(root.summary())
         return
     print_tree(place, root, height=None if show_all else LINES_OF_TREE)
 

@@ -10,14 +10,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from holdfast.cli.actions import because, confirm
-from holdfast.cli.facts import run_facts
 from holdfast.cli.failures import command, usage
 from holdfast.cli.output import (
-    SECOND,
     Line,
     Span,
     json_option,
-    length,
     note,
     on_terminal,
     print_json,
@@ -27,11 +24,13 @@ from holdfast.cli.output import (
     status_span,
 )
 from holdfast.cli.place import Place, open_place
-from holdfast.cli.plain import Reader, call_text
 from holdfast.durations import to_us
 from holdfast.engine.ticks import read_spec
 from holdfast.engine.timetable import Spec, local, ticks_after, zone
 from holdfast.ports import RunQuery, ScheduleRow
+from holdfast.views.summaries import run_summary
+from holdfast.views.times import SECOND, length
+from holdfast.views.values import PlainReader, call_text
 
 UPCOMING = 5
 LAST_RUNS = 5
@@ -50,7 +49,7 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 one_schedule = click.argument("name", shell_complete=_names)
 
 
-def schedule_facts(row: ScheduleRow, reader: Reader) -> dict[str, Any]:
+def schedule_facts(row: ScheduleRow, reader: PlainReader) -> dict[str, Any]:
     spec = read_spec(row)
     return {
         "name": row.name,
@@ -102,7 +101,7 @@ def list_schedules(context: click.Context, as_json: bool) -> None:
     place = open_place(context)
     rows, now = place.store.schedules(), place.store.now()
     if as_json:
-        reader = Reader(place.app.codec)
+        reader = PlainReader(place.app.codec)
         print_json([schedule_facts(row, reader) for row in rows])
     else:
         lines: list[list[Span | str]] = []
@@ -129,9 +128,11 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
     begin = row.next_at
     ticks = [] if begin is None else list(itertools.islice(ticks_after(spec, begin - 1), UPCOMING))
     runs = place.store.runs(RunQuery(schedule=name, limit=LAST_RUNS))
-    facts = schedule_facts(row, Reader(place.app.codec))
+    facts = schedule_facts(row, PlainReader(place.app.codec))
     if as_json:
-        print_json({**facts, "upcoming": [_iso(t, spec) for t in ticks], "runs": [run_facts(run, now) for run in runs]})
+        print_json(
+            {**facts, "upcoming": [_iso(t, spec) for t in ticks], "runs": [run_summary(run, now) for run in runs]}
+        )
         return
     lines: list[Line] = [[Span(f"{row.name} ", "bold"), Span(f"{row.workflow}{call_text(facts['call'])}")]]
 
@@ -164,7 +165,7 @@ def _find(place: Place, name: str) -> ScheduleRow:
 def _say_state(place: Place, name: str, said: str, as_json: bool) -> None:
     row = _find(place, name)
     if as_json:
-        print_json(schedule_facts(row, Reader(place.app.codec)))
+        print_json(schedule_facts(row, PlainReader(place.app.codec)))
     else:
         say(said.format(next=_iso(row.next_at, read_spec(row))))
 
@@ -201,7 +202,7 @@ def trigger(context: click.Context, name: str, as_json: bool) -> None:
     place = open_place(context)
     run = place.app.schedules.trigger(name)
     if as_json:
-        print_json(run_facts(place.find(run.id), place.store.now()))
+        print_json(run_summary(place.find(run.id), place.store.now()))
         return
     say(run.id)
     if on_terminal():

@@ -10,11 +10,11 @@ import click
 
 from holdfast.api.options import StartOptions
 from holdfast.cli.arguments import encoded_call
-from holdfast.cli.facts import run_facts
 from holdfast.cli.failures import command
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
 from holdfast.cli.place import Place, open_place, startable_names
 from holdfast.cli.watch import follow_to_the_end
+from holdfast.views.summaries import run_summary
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 IF_EXISTS = ("return", "error", "restart")
@@ -76,7 +76,7 @@ def start(context: click.Context, /, as_json: bool, **given: Any) -> None:
     """Start a workflow or a step; prints the run's id once the run is recorded."""
     place, run_id = _start(context, **given)
     if as_json:
-        print_json(run_facts(place.find(run_id), place.store.now()))
+        print_json(run_summary(place.find(run_id), place.store.now()))
         return
     say(run_id)
     if on_terminal():

@@ -6,10 +6,10 @@ import platform
 
 import click
 
-from holdfast.cli.facts import worker_facts
 from holdfast.cli.failures import UNREACHABLE, Unreachable
 from holdfast.cli.output import json_option, print_json, say
 from holdfast.cli.place import open_place
+from holdfast.views.summaries import worker_summary
 
 
 @click.command()
@@ -35,7 +35,7 @@ def health(context: click.Context, here: bool, as_json: bool) -> None:
     now = place.store.now()
     alive = [w for w in place.live_workers() if not here or w.host == platform.node()]
     if as_json:
-        facts = {"store": place.store.url, "app": place.app.name, "workers": [worker_facts(w, now) for w in alive]}
+        facts = {"store": place.store.url, "app": place.app.name, "workers": [worker_summary(w, now) for w in alive]}
         print_json({"ok": bool(alive), **facts})
         context.exit(0 if alive else UNREACHABLE)
     if not alive:

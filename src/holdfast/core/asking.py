@@ -542,6 +542,7 @@ class Asking:
             recorded=recorded,
             asked=asked,
             line=line,
+            event=self.loop.cause,
         )
         self.loop.closed = True
         if running() is self.loop:
