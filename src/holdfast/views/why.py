@@ -177,8 +177,10 @@ def waiting_text(
     others = [_named(wait, now, max_attempts) for wait in waits if wait.kind not in ("sleep", "timeout")]
     if len(others) > NAMED:
         others = [*others[: NAMED - 1], f"{others[NAMED - 1]} and {len(others) - NAMED} more"]
-    due = until(row.wake_at, now) if row.wake_at and _is_ahead(row, now) else ""
-    return _waiting(others, any(wait.kind == "sleep" for wait in waits), due)
+    # A run that is still in memory has no time to wake up in its row.
+    times = [row.wake_at, *(wait.until for wait in waits if wait.kind != "retry")]
+    due = min((time for time in times if time is not None and time > now), default=None)
+    return _waiting(others, any(wait.kind == "sleep" for wait in waits), until(due, now) if due is not None else "")
 
 
 def _waiting(others: Sequence[str], sleeps: bool, due: str) -> str:
