@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.codec import Codec
-from holdfast.codec.plain import error_facts, untagged
+from holdfast.codec.untagged import error_facts, untagged
 from holdfast.errors import ValueCodecError
 from holdfast.views.times import iso, moment
 
