@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api.calls import StepFuture
+from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import Run
 from holdfast.api.options import (
     IfExists,
@@ -27,7 +28,6 @@ from holdfast.api.options import (
     step_options,
     wrong_call,
 )
-from holdfast.api.plain_calls import call_plainly
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
@@ -299,7 +299,7 @@ class Signature(Canvas):
             raise WrongContextError(f"{self!r} in a workflow: await it, or call {self.name} itself")
         args, kwargs = (*args, *self.args), {**self.kwargs, **kwargs}
         if isinstance(self.definition, StepDefinition):
-            return call_plainly(self.definition, args, kwargs, self._app.replaced)
+            return call_directly(self.definition, args, kwargs, self._app.replaced)
         return self.definition.function(*args, **kwargs)
 
     def set(self, **options: Any) -> Signature:

@@ -141,7 +141,7 @@ class Checkpointed(Composition):
             line.add(step.name, await asked)
         return Raw(line.whole())
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         for name in self._handlers:
-            context[name] = await self._call_plainly(name, context)
+            context[name] = await self._call_directly(name, context)
         return context

@@ -41,7 +41,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         """The workflow's code."""
         loop = running()
         if loop is None:
-            return await self._follow_plainly(dict(context or {}))
+            return await self._follow_directly(dict(context or {}))
         # A run that has its plan was checked when it began; what the code needs by now is not asked of it.
         shape = self._plan().to_json()
         plan = read_plan(loop.execution.plan(self.name, shape, check=lambda: self._check_context(context)))
@@ -56,7 +56,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         """In a run. The result is the context, as it is recorded."""
 
     @abc.abstractmethod
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         """Outside a run: with plain calls."""
 
     # -- definitions
@@ -144,7 +144,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
 
     # -- outside
 
-    async def _call_plainly(self, key: str, context: Mapping[str, Any]) -> Any:
+    async def _call_directly(self, key: str, context: Mapping[str, Any]) -> Any:
         args, kwargs = self._handlers[key].plain_arguments(context)
         function = self._functions[key]
         found = function(*args, **kwargs)

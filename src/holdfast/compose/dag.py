@@ -225,7 +225,7 @@ class Dag(Composition):
     async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
         return await _DagRun(self, execution, plan, context).until_done()
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         """In order, one after the other."""
         progress = Progress(self._plan())
         results: Context = {}
@@ -249,12 +249,12 @@ class Dag(Composition):
 
     async def _execute_plainly(self, step: PlannedStep, seen: Context) -> Any:
         if not step.map_over:
-            return await self._call_plainly(step.name, seen)
+            return await self._call_directly(step.name, seen)
         parameter = self._handlers[step.name].element
         elements = seen.get(step.map_over)
         if not isinstance(elements, list | tuple):
             raise self._not_a_list(step.name, step.map_over, seen)
-        return [await self._call_plainly(step.name, {**seen, parameter: element}) for element in elements]
+        return [await self._call_directly(step.name, {**seen, parameter: element}) for element in elements]
 
     def _unwanted(self, step: PlannedStep, context: Context) -> str:
         """Why the step's own condition keeps it from running, "" if it doesn't."""

@@ -337,11 +337,11 @@ class Saga(Composition):
 
         return undo
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         async with saga(self.name) as s:
             for name in self._steps:
                 try:
-                    context[name] = await self._call_plainly(name, context)
+                    context[name] = await self._call_directly(name, context)
                 except Exception as error:
                     s._failed_at(name, error)
                     raise
@@ -350,4 +350,4 @@ class Saga(Composition):
         return context
 
     def _undo_plainly(self, name: str, context: Context) -> Callable[[], Coroutine[Any, Any, Any]]:
-        return lambda: self._call_plainly(undo_key(name), {**context, "result": context[name]})
+        return lambda: self._call_directly(undo_key(name), {**context, "result": context[name]})
