@@ -8,9 +8,9 @@ import functools
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from holdfast.blocking import run_blocking
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
-from holdfast.own_thread import in_own_thread
 from holdfast.ports import RunRow, Status
 from holdfast.views.entries import RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.times import moment
@@ -36,7 +36,7 @@ class RunStream:
     async def __aiter__(self) -> AsyncIterator[StreamedItem]:
         items = iter(self)
         while True:
-            item = await in_own_thread(lambda given_up: next(items, None))
+            item = await run_blocking(lambda given_up: next(items, None))
             if item is None:
                 return
             yield item
@@ -197,9 +197,7 @@ class Run(Generic[R]):
     # -- the async edge: the same methods, off the caller's loop
 
     async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
-        return await in_own_thread(
-            lambda given_up: self._client.result(self.id, timeout, given_up, propagate=propagate)
-        )
+        return await run_blocking(lambda given_up: self._client.result(self.id, timeout, given_up, propagate=propagate))
 
     async def astatus(self) -> Status:
         return await asyncio.to_thread(lambda: self.status)

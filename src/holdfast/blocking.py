@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def in_own_thread(wait: Callable[[threading.Event], T]) -> T:
+async def run_blocking(wait: Callable[[threading.Event], T]) -> T:
     """What `wait` returns or raises. If the caller is cancelled the event is set, and `wait` should come back."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
