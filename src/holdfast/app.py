@@ -119,7 +119,7 @@ class App(Defining):
     def store(self) -> Store:
         with self._lock:
             if self._store is None:
-                from holdfast.parts import open_store  # not at the top: see parts.py
+                from holdfast.wiring import open_store  # not at the top: see parts.py
 
                 self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
             return self._store
@@ -312,7 +312,7 @@ class App(Defining):
         self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
     ) -> Engine:
         """An engine with an executor of its own, not started yet."""
-        from holdfast.parts import build_engine, open_store  # not at the top: see parts.py
+        from holdfast.wiring import build_engine, open_store  # not at the top: see parts.py
 
         _check_count("concurrency", concurrency)
         if processes is not None:

@@ -20,8 +20,8 @@ from holdfast.cli.failures import Failure, Misuse, NotFound, Unreachable, comman
 from holdfast.cli.output import note
 from holdfast.default_app import default_app
 from holdfast.errors import RunNotFoundError
-from holdfast.parts import open_store
 from holdfast.ports import RunQuery, RunRow, Store, WorkerRow
+from holdfast.wiring import open_store
 
 CANDIDATES = 10
 
