@@ -34,7 +34,6 @@ from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app
-from holdfast.defining import Defining
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
@@ -42,6 +41,7 @@ from holdfast.errors import (
     WrongContextError,
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
+from holdfast.registry import Registry
 from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class SystemClock:
         return get(timeout)
 
 
-class App(Defining):
+class App(Registry):
     """An app: a name, a store, and the steps and workflows defined on it.
 
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that

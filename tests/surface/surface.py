@@ -13,7 +13,7 @@ import holdfast
 import holdfast.testing
 from holdfast import App, Codec, HookCall, Resource, Schedule, shield
 from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallOptions, SyncStep, SyncWorkflow
-from holdfast.defining import StepDecorator, WorkflowDecorator
+from holdfast.registry import StepDecorator, WorkflowDecorator
 from holdfast.testing import TestApp
 
 # What users hold in their hands without importing it by name.

@@ -61,7 +61,7 @@ Pool = Literal["thread", "process"]
 ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
 
 
-class Defining(abc.ABC):
+class Registry(abc.ABC):
     """The definitions of one app, by name."""
 
     def __init__(self, name: str, codec: Codec, include: tuple[str, ...]) -> None:
@@ -343,7 +343,7 @@ class Defining(abc.ABC):
 class StepDecorator:
     """`@app.step(...)`, waiting for its function."""
 
-    def __init__(self, app: Defining, name: str | None, options: StepOptions, schedules: list[Schedule]) -> None:
+    def __init__(self, app: Registry, name: str | None, options: StepOptions, schedules: list[Schedule]) -> None:
         self._app, self._name, self._options, self._schedules = app, name, options, schedules
 
     @overload
@@ -361,7 +361,7 @@ class StepDecorator:
 class WorkflowDecorator:
     """`@app.workflow(...)`, waiting for its function."""
 
-    def __init__(self, app: Defining, name: str | None, options: WorkflowOptions, schedules: list[Schedule]) -> None:
+    def __init__(self, app: Registry, name: str | None, options: WorkflowOptions, schedules: list[Schedule]) -> None:
         self._app, self._name, self._options, self._schedules = app, name, options, schedules
 
     @overload
