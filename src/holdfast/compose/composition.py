@@ -17,7 +17,7 @@ from holdfast.compose.handlers import Handler, Home, Scope, define, find, is_asy
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.plans import Plan, PlannedStep, read_plan
-from holdfast.core.whereabouts import code_line
+from holdfast.core.source_lines import code_line
 from holdfast.errors import ArgumentError, DecodeError, DefinitionError, DuplicateNameError, UnknownNameError
 
 Context = dict[str, Any]
