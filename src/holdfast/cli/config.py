@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from holdfast.cli.failures import Failure
 from holdfast.cli.output import Span, json_option, note, print_json, print_table
-from holdfast.cli.place import find_app
+from holdfast.cli.target import find_app
 from holdfast.cli.worker import worker
 
 

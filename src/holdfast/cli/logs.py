@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast.cli.output import Line, Span, json_option, note, on_terminal, print_json, print_lines
-from holdfast.cli.place import one_run, open_place
+from holdfast.cli.target import one_run, open_target
 from holdfast.views.summaries import log_summaries
 from holdfast.views.values import PlainReader
 
@@ -22,9 +22,9 @@ _STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 @click.pass_context
 def show_logs(context: click.Context, run: str, name: str | None, as_json: bool) -> None:
     """What the steps of a run have logged, attempt by attempt; the last of each, if it was a lot."""
-    place = open_place(context)
-    row = place.find(run)
-    kept_logs = log_summaries(place.store.attributes(row.id, "logs"), PlainReader(place.app.codec))
+    target = open_target(context)
+    row = target.find(run)
+    kept_logs = log_summaries(target.store.attributes(row.id, "logs"), PlainReader(target.app.codec))
     found = [kept for kept in kept_logs if name in (None, kept["step"])]
     if as_json:
         print_json(found)

@@ -25,7 +25,7 @@ from holdfast.cli.output import (
     short_id,
     status_span,
 )
-from holdfast.cli.place import Place, one_run, open_place, run_ids
+from holdfast.cli.target import Target, one_run, open_target, run_ids
 from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
 from holdfast.durations import to_us
@@ -65,13 +65,13 @@ def list_runs(
     as_json: bool,
 ) -> None:
     """List runs, newest first."""
-    place = open_place(context)
-    store, codec = place.store, place.app.codec
+    target = open_target(context)
+    store, codec = target.store, target.app.codec
     wanted = dict(keyed_value(each, "--data") for each in data)
     query = RunQuery(
         statuses=[str(status) for status in statuses],
         workflow=workflow,
-        parent=None if parent is None else place.find(parent).id,
+        parent=None if parent is None else target.find(parent).id,
         since=None if since is None else _moment(since, store.now()),
         data={key: codec.encode(value).decode(errors="replace") for key, value in wanted.items()},
         schedule=schedule,
@@ -139,17 +139,17 @@ def _moment(text: str, now: int) -> int:
 @click.pass_context
 def show(context: click.Context, run: str, as_json: bool) -> None:
     """All about one run: why it waits, input, result, data, steps and the last of what they have logged."""
-    place = open_place(context)
-    row = place.find(run)
-    facts = details_of(place, row)
+    target = open_target(context)
+    row = target.find(run)
+    facts = details_of(target, row)
     if as_json:
         print_json(facts)
     else:
-        print_lines(_show_lines(place, row, facts))
+        print_lines(_show_lines(target, row, facts))
 
 
-def details_of(place: Place, row: RunRow) -> dict[str, Any]:
-    return read_details(place.store, row, PlainReader(place.app.codec), place.app.max_attempts())
+def details_of(target: Target, row: RunRow) -> dict[str, Any]:
+    return read_details(target.store, row, PlainReader(target.app.codec), target.app.max_attempts())
 
 
 def doing(row: RunRow, now: int) -> str:
@@ -157,8 +157,8 @@ def doing(row: RunRow, now: int) -> str:
     return "" if row.status == Status.RUNNING or row.status in FINAL else why(row, now).text
 
 
-def _show_lines(place: Place, row: RunRow, facts: dict[str, Any]) -> list[Line]:
-    now = place.store.now()
+def _show_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line]:
+    now = target.store.now()
     lines: list[Line] = [[Span(f"{row.workflow} ", "bold"), Span(row.id)]]
 
     def add(name: str, text: str, style: str = "") -> None:
@@ -267,10 +267,10 @@ def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
 @click.pass_context
 def history(context: click.Context, run: str, as_json: bool) -> None:
     """The events of a run, numbered. The numbers are what `runs fork --at` takes."""
-    place = open_place(context)
-    row = place.find(run)
-    reader = PlainReader(place.app.codec)
-    events = [event_summary(payload, reader) for payload in place.store.payloads(row.id)]
+    target = open_target(context)
+    row = target.find(run)
+    reader = PlainReader(target.app.codec)
+    events = [event_summary(payload, reader) for payload in target.store.payloads(row.id)]
     if as_json:
         print_json(events)
         return
@@ -338,12 +338,12 @@ def _detail_text(kind: str, name: str, value: Any) -> str:
 @click.pass_context
 def tree(context: click.Context, run: str, show_all: bool, as_json: bool) -> None:
     """A run's steps and child runs. In a large tree neighbours that are done share a line."""
-    place = open_place(context)
-    root = RunTree(place.store, PlainReader(place.app.codec), place.find(run).id, followed=1_000).read()
+    target = open_target(context)
+    root = RunTree(target.store, PlainReader(target.app.codec), target.find(run).id, followed=1_000).read()
     if as_json:
         print_json(root.summary())
         return
-    print_tree(place, root, height=None if show_all else LINES_OF_TREE)
+    print_tree(target, root, height=None if show_all else LINES_OF_TREE)
 
 
 @click.command()
@@ -351,6 +351,6 @@ def tree(context: click.Context, run: str, show_all: bool, as_json: bool) -> Non
 @click.pass_context
 def export(context: click.Context, run: str) -> None:
     """A run's whole history as JSON lines: one event each, as it is stored."""
-    place = open_place(context)
-    for payload in place.store.payloads(place.find(run).id):
+    target = open_target(context)
+    for payload in target.store.payloads(target.find(run).id):
         click.echo(payload)

@@ -23,7 +23,7 @@ from holdfast.cli.output import (
     say,
     status_span,
 )
-from holdfast.cli.place import Place, open_place
+from holdfast.cli.target import Target, open_target
 from holdfast.durations import to_us
 from holdfast.engine.ticks import read_spec
 from holdfast.engine.timetable import Spec, local, ticks_after, zone
@@ -38,9 +38,9 @@ LAST_RUNS = 5
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     try:
-        place = open_place(ctx)
-        rows = place.store.schedules()
-        place.app.close()  # click has left the context already
+        target = open_target(ctx)
+        rows = target.store.schedules()
+        target.app.close()  # click has left the context already
     except Exception:  # a shell that completes must never print an error
         return []
     return [CompletionItem(row.name, help=row.workflow) for row in rows if row.name.startswith(incomplete)]
@@ -98,10 +98,10 @@ def _next(row: ScheduleRow, spec: Spec, now: int) -> str:
 @click.pass_context
 def list_schedules(context: click.Context, as_json: bool) -> None:
     """List schedules by name, with their next tick in their own time zone."""
-    place = open_place(context)
-    rows, now = place.store.schedules(), place.store.now()
+    target = open_target(context)
+    rows, now = target.store.schedules(), target.store.now()
     if as_json:
-        reader = PlainReader(place.app.codec)
+        reader = PlainReader(target.app.codec)
         print_json([schedule_facts(row, reader) for row in rows])
     else:
         lines: list[list[Span | str]] = []
@@ -113,7 +113,7 @@ def list_schedules(context: click.Context, as_json: bool) -> None:
     if not rows:
         note("no schedules yet; those that code declares become known when a worker starts")
     elif any(row.next_at is not None and row.next_at <= now for row in rows):
-        place.note_if_nobody_works("what is due starts once there is one, start it with")
+        target.note_if_nobody_works("what is due starts once there is one, start it with")
 
 
 @click.command()
@@ -122,13 +122,13 @@ def list_schedules(context: click.Context, as_json: bool) -> None:
 @click.pass_context
 def show(context: click.Context, name: str, as_json: bool) -> None:
     """All about one schedule: its next ticks, what is queued, its last runs."""
-    place = open_place(context)
-    row = _find(place, name)
-    spec, now = read_spec(row), place.store.now()
+    target = open_target(context)
+    row = _find(target, name)
+    spec, now = read_spec(row), target.store.now()
     begin = row.next_at
     ticks = [] if begin is None else list(itertools.islice(ticks_after(spec, begin - 1), UPCOMING))
-    runs = place.store.runs(RunQuery(schedule=name, limit=LAST_RUNS))
-    facts = schedule_facts(row, PlainReader(place.app.codec))
+    runs = target.store.runs(RunQuery(schedule=name, limit=LAST_RUNS))
+    facts = schedule_facts(row, PlainReader(target.app.codec))
     if as_json:
         print_json(
             {**facts, "upcoming": [_iso(t, spec) for t in ticks], "runs": [run_summary(run, now) for run in runs]}
@@ -157,15 +157,15 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
         note(f"let it go on with: {command('schedules', 'resume', name)}")
 
 
-def _find(place: Place, name: str) -> ScheduleRow:
-    place.app.schedules.get(name)
-    return place.store.schedules(name)[0]
+def _find(target: Target, name: str) -> ScheduleRow:
+    target.app.schedules.get(name)
+    return target.store.schedules(name)[0]
 
 
-def _say_state(place: Place, name: str, said: str, as_json: bool) -> None:
-    row = _find(place, name)
+def _say_state(target: Target, name: str, said: str, as_json: bool) -> None:
+    row = _find(target, name)
     if as_json:
-        print_json(schedule_facts(row, PlainReader(place.app.codec)))
+        print_json(schedule_facts(row, PlainReader(target.app.codec)))
     else:
         say(said.format(next=_iso(row.next_at, read_spec(row))))
 
@@ -177,9 +177,9 @@ def _say_state(place: Place, name: str, said: str, as_json: bool) -> None:
 @click.pass_context
 def pause(context: click.Context, name: str, reason: str, as_json: bool) -> None:
     """Let a schedule start nothing by itself, also after a deploy, until it is resumed."""
-    place = open_place(context)
-    place.app.schedules.pause(name, reason)
-    _say_state(place, name, f"paused {name}", as_json)
+    target = open_target(context)
+    target.app.schedules.pause(name, reason)
+    _say_state(target, name, f"paused {name}", as_json)
 
 
 @click.command()
@@ -188,9 +188,9 @@ def pause(context: click.Context, name: str, reason: str, as_json: bool) -> None
 @click.pass_context
 def resume(context: click.Context, name: str, as_json: bool) -> None:
     """Let a paused schedule go on. Ticks of the time between are not made up for; `backfill` does that."""
-    place = open_place(context)
-    place.app.schedules.resume(name)
-    _say_state(place, name, f"resumed {name}; it ticks next at {{next}}", as_json)
+    target = open_target(context)
+    target.app.schedules.resume(name)
+    _say_state(target, name, f"resumed {name}; it ticks next at {{next}}", as_json)
 
 
 @click.command()
@@ -199,15 +199,15 @@ def resume(context: click.Context, name: str, as_json: bool) -> None:
 @click.pass_context
 def trigger(context: click.Context, name: str, as_json: bool) -> None:
     """Start a run of a schedule now; prints the run's id."""
-    place = open_place(context)
-    run = place.app.schedules.trigger(name)
+    target = open_target(context)
+    run = target.app.schedules.trigger(name)
     if as_json:
-        print_json(run_summary(place.find(run.id), place.store.now()))
+        print_json(run_summary(target.find(run.id), target.store.now()))
         return
     say(run.id)
     if on_terminal():
         note(f"watch it with: {command('runs', 'watch', run.id)}")
-    place.note_if_nobody_works("start one with")
+    target.note_if_nobody_works("start one with")
 
 
 @click.command()
@@ -224,11 +224,11 @@ def backfill(context: click.Context, name: str, start: str, end: str | None, as_
     Times are those of the schedule's time zone, both included, and a day is the whole day. The runs go one after the
     other, unless the schedule allows them to overlap.
     """
-    place = open_place(context)
-    spec, now = read_spec(_find(place, name)), place.store.now()
+    target = open_target(context)
+    spec, now = read_spec(_find(target, name)), target.store.now()
     first = _moment(start, "--from", spec, now)
     last = None if end is None else _moment(end, "--to", spec, now, is_end=True)
-    ids = place.app.schedules.backfill(name, first, last)
+    ids = target.app.schedules.backfill(name, first, last)
     if as_json:
         print_json(ids)
         return
@@ -237,7 +237,7 @@ def backfill(context: click.Context, name: str, start: str, end: str | None, as_
     if not ids:
         note("no tick of that time is without a run")
         return
-    place.note_if_nobody_works("start one with")
+    target.note_if_nobody_works("start one with")
 
 
 def _moment(text: str, option: str, spec: Spec, now: int, is_end: bool = False) -> dt.datetime:
@@ -261,11 +261,11 @@ def _moment(text: str, option: str, spec: Spec, now: int, is_end: bool = False) 
 @click.pass_context
 def delete(context: click.Context, name: str, yes: bool, as_json: bool) -> None:
     """Forget a schedule that was made at run time; its runs stay. One that code declares is removed there."""
-    place = open_place(context)
-    _find(place, name)
+    target = open_target(context)
+    _find(target, name)
     if not yes:
         confirm(f"Delete schedule {name}?")
-    place.app.schedules.delete(name)
+    target.app.schedules.delete(name)
     if as_json:
         print_json([name])
     else:

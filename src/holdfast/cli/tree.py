@@ -18,7 +18,7 @@ from holdfast.cli.output import (
     short_id,
     speaks_unicode,
 )
-from holdfast.cli.place import Place
+from holdfast.cli.target import Target
 from holdfast.views.times import length
 from holdfast.views.tree import TreeNode
 
@@ -116,10 +116,10 @@ class Painter:
         return [Span(prefix, "dim"), Span(icon, look.style), Span(f" {len(group)} done: {names}{more}", "dim")]
 
 
-def print_tree(place: Place, root: TreeNode, height: int | None = None) -> None:
+def print_tree(target: Target, root: TreeNode, height: int | None = None) -> None:
     terminal = on_terminal()
     width = console().width if terminal else 1000
-    painter = Painter(place.store.now(), unicode=speaks_unicode(), height=height, width=width, short_ids=terminal)
+    painter = Painter(target.store.now(), unicode=speaks_unicode(), height=height, width=width, short_ids=terminal)
     print_lines(painter.paint(root))
 
 
