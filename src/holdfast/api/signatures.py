@@ -443,7 +443,7 @@ class chain(_Composition):
         return self.tasks[:1]
 
     def __repr__(self) -> str:
-        return " | ".join(_inin_short(self.tasks)) if self.tasks else "chain()"
+        return " | ".join(_shorten(self.tasks)) if self.tasks else "chain()"
 
     def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> chain:
         copy = chain()
@@ -485,7 +485,7 @@ class group(_Composition):
         return True
 
     def __repr__(self) -> str:
-        return f"group({', '.join(_inin_short(self.tasks))})"
+        return f"group({', '.join(_shorten(self.tasks))})"
 
     def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> group:
         copy = type(self)()
@@ -540,7 +540,7 @@ class chord(_Composition):
         return whole.start(**kwargs) if running() is None else whole.submit(**kwargs)
 
     def __repr__(self) -> str:
-        return f"chord([{', '.join(_inin_short(self.header.tasks))}], {self.body!r})"
+        return f"chord([{', '.join(_shorten(self.header.tasks))}], {self.body!r})"
 
     def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> chord:
         body = None if self.body is None else self.body.clone()
@@ -712,7 +712,7 @@ def _ends_open(body: Canvas) -> bool:
     return type(body) is group or (isinstance(body, chord) and body.body is not None and _ends_open(body.body))
 
 
-def _inin_short(tasks: list[Canvas]) -> list[str]:
+def _shorten(tasks: list[Canvas]) -> list[str]:
     shown = [repr(task) for task in tasks[:5]]
     return shown if len(tasks) <= 5 else [*shown, f"… {len(tasks) - 5} more"]
 
