@@ -151,7 +151,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         return await found if is_async(function) else found
 
 
-class Line:
+class StepValues:
     """The values of steps that run one after the other, as they are recorded."""
 
     def __init__(self, execution: Execution, context: Context) -> None:
