@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DagStep:
     """A step as it is defined."""
 
     name: str
@@ -63,7 +63,7 @@ class Dag(Composition):
 
     def __init__(self, name: str, *, app: Home, **options: Any) -> None:
         """`options` are those of a workflow."""
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, DagStep] = {}
         self._checked: Plan | None = None
         super().__init__(name, app, options)
 
@@ -99,7 +99,7 @@ class Dag(Composition):
                 f"step {name!r}: map_over={map_over!r}, but {added.name} has no parameter for the element; its first one that "
                 "isn't `ctx` or `context` takes it. For a DAG or a saga, add a workflow that takes the element and awaits it"
             )
-        self._nodes[name] = Node(name, tuple(dict.fromkeys(depends_on)), run_if, condition, map_over)
+        self._nodes[name] = DagStep(name, tuple(dict.fromkeys(depends_on)), run_if, condition, map_over)
         self._checked = None
         return self
 
@@ -159,7 +159,7 @@ class Dag(Composition):
             self._checked = plan
         return self._checked
 
-    def _planned(self, node: Node) -> PlannedStep:
+    def _planned(self, node: DagStep) -> PlannedStep:
         handler = self._handlers[node.name]
         depends_on = node.depends_on
         if node.map_over in self._nodes and node.map_over not in (*depends_on, node.name):
