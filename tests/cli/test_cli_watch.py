@@ -83,7 +83,7 @@ def test_a_retried_run_and_its_retried_child_are_read_anew(cli: Cli, tmp_path: P
 
 
 def test_who_waits_without_a_worker_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.watch.PATIENCE", 0.0)
+    monkeypatch.setattr("holdfast.cli.watch.WARN_AFTER", 0.0)
     cli("start", "add", "1", "--id", "x")
     told = threading.Event()
 

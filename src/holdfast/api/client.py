@@ -57,7 +57,7 @@ from holdfast.views.entries import Entries, RunEvent, RunSteps, StatusEntry, Ste
 from holdfast.views.trace import LIMIT, TraceNode, trace_of
 
 logger = logging.getLogger("holdfast")
-PATIENCE = 2.0
+WARN_AFTER = 2.0  # seconds without a worker
 
 
 class Client:
@@ -206,7 +206,7 @@ class Client:
     def _wait(self, run_id: str, limit: int | None, given_up: threading.Event | None) -> RunRow:
         begun = time.monotonic()
         deadline = begun + (float("inf") if limit is None else limit / 1_000_000)
-        warn_at = begun + PATIENCE
+        warn_at = begun + WARN_AFTER
         watch = self.notifier.watch(run_id)
         try:
             while True:

@@ -25,7 +25,7 @@ from holdfast.views.values import PlainReader, as_text
 
 FALLBACK = 1.0
 LIVE_FALLBACK = 0.25
-PATIENCE = 2.0
+WARN_AFTER = 2.0  # seconds without a worker
 
 Look = tuple[TreeNode, str]
 
@@ -93,7 +93,7 @@ def _looks(target: Target, tree: RunTree, pause: float) -> Iterator[Look]:
             yield root, message
             if tree.root.status in FINAL or tree.root.status == Status.STUCK:  # it needs a person
                 return
-            if time.monotonic() - begun > PATIENCE:
+            if time.monotonic() - begun > WARN_AFTER:
                 message = "" if target.live_workers() else f"no worker is alive; start one: {target.start_a_worker()}"
             push.wait(pause)
     finally:
