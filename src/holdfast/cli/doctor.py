@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.cli.failures import RUN_FAILED, command
-from holdfast.cli.output import Line, Span, cut, json_option, print_json, print_lines
+from holdfast.cli.output import Line, Styled, cut, json_option, print_json, print_lines
 from holdfast.cli.target import Target, open_target
 from holdfast.core.registry import is_own
 from holdfast.ports import RunQuery, RunRow, Status
@@ -22,7 +22,7 @@ from holdfast.views.why import why
 OVERDUE = 10 * SECOND
 SHOWN = 10
 LOOKED_AT = 1_000
-MARKS = {"ok": Span("ok  ", "green"), "note": Span("note", "yellow"), "bad": Span("BAD ", "bold red")}
+MARKS = {"ok": Styled("ok  ", "green"), "note": Styled("note", "yellow"), "bad": Styled("BAD ", "bold red")}
 
 
 @dataclass
@@ -54,11 +54,11 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
 
 def _lines(finding: Finding) -> Iterator[Line]:
-    yield [MARKS[finding.level], Span(f"  {finding.check:<9}", "dim"), Span(finding.text)]
+    yield [MARKS[finding.level], Styled(f"  {finding.check:<9}", "dim"), Styled(finding.text)]
     for item in finding.items:
-        yield [Span(" " * 17), Span(item, "dim")]
+        yield [Styled(" " * 17), Styled(item, "dim")]
     if finding.remedy:
-        yield [Span(" " * 15 + "→ "), Span(finding.remedy)]
+        yield [Styled(" " * 15 + "→ "), Styled(finding.remedy)]
 
 
 def _examine(target: Target) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.output import Line, Span, json_option, note, on_terminal, print_json, print_lines
+from holdfast.cli.output import Line, Styled, json_option, note, on_terminal, print_json, print_lines
 from holdfast.cli.target import one_run, open_target
 from holdfast.views.summaries import log_summaries
 from holdfast.views.values import PlainReader
@@ -30,7 +30,7 @@ def show_logs(context: click.Context, run: str, name: str | None, as_json: bool)
         print_json(found)
         return
     for kept in found:
-        title = Span(f"{kept['step']}  attempt {kept['attempt']}", "bold")
+        title = Styled(f"{kept['step']}  attempt {kept['attempt']}", "bold")
         print_lines([[title], *log_lines(kept, "  ")])
     if not found:
         note(
@@ -44,7 +44,7 @@ def log_lines(kept: dict[str, Any], indent: str, limit: int | None = None) -> li
     lines: list[Line] = []
     if earlier := kept["dropped"] + len(kept["lines"]) - len(shown):
         more = "; `runs logs` has more" if len(shown) < len(kept["lines"]) else ", no longer kept"
-        lines.append([Span(f"{indent}{earlier} earlier{more}", "dim")])
+        lines.append([Styled(f"{indent}{earlier} earlier{more}", "dim")])
     for line in shown:
         first, *rest = line["message"].splitlines() or [""]
         at = (
@@ -52,7 +52,7 @@ def log_lines(kept: dict[str, Any], indent: str, limit: int | None = None) -> li
             if on_terminal()
             else line["at"]
         )
-        head = [Span(f"{indent}{at} ", "dim"), Span(f"{line['level']:<8}", _STYLES.get(line["level"], "dim"))]
-        lines.append([*head, Span(f"{line['logger']}: ", "dim"), Span(first)])
-        lines += [[Span(f"{indent}  {more}")] for more in rest]
+        head = [Styled(f"{indent}{at} ", "dim"), Styled(f"{line['level']:<8}", _STYLES.get(line["level"], "dim"))]
+        lines.append([*head, Styled(f"{line['logger']}: ", "dim"), Styled(first)])
+        lines += [[Styled(f"{indent}  {more}")] for more in rest]
     return lines

@@ -44,14 +44,14 @@ LOOKS = {
 }
 
 
-class Span(NamedTuple):
+class Styled(NamedTuple):
     """A piece of a line."""
 
     text: str
     style: str = ""
 
 
-Line = list[Span]
+Line = list[Styled]
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,30 +122,32 @@ def styled(line: Line) -> Text:
     return Text.assemble(*((clean(span.text), span.style) for span in line))
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[Span | str]]) -> None:
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[Styled | str]]) -> None:
     """Aligned under heads on a terminal; tab-separated and nothing cut off otherwise."""
-    spans = [[cell if isinstance(cell, Span) else Span(cell) for cell in row] for row in rows]
+    spans = [[cell if isinstance(cell, Styled) else Styled(cell) for cell in row] for row in rows]
     if not on_terminal():
         for row in spans:
             click.echo("\t".join(" ".join(clean(cell.text).split()) for cell in row))
         return
     out = console()
-    grid = [[Span(head, "dim") for head in heads], *spans]
+    grid = [[Styled(head, "dim") for head in heads], *spans]
     widths = [max(len(cut(row[i].text, out.width // 2)) for row in grid) for i in range(len(heads) - 1)]
     widths.append(max(10, out.width - sum(widths) - 2 * len(widths)))  # the last one takes what is left
     for row in grid if spans else []:
-        cells = [Span(f"{cut(cell.text, width):<{width}}", cell.style) for cell, width in zip(row, widths, strict=True)]
-        line = [part for cell in cells for part in (cell, Span("  "))][:-1]
+        cells = [
+            Styled(f"{cut(cell.text, width):<{width}}", cell.style) for cell, width in zip(row, widths, strict=True)
+        ]
+        line = [part for cell in cells for part in (cell, Styled("  "))][:-1]
         text = styled(line)
         text.rstrip()
         out.print(text, soft_wrap=True)
 
 
-def status_span(status: str) -> Span:
+def status_span(status: str) -> Styled:
     look = LOOKS.get(status, Look("?", "?", ""))
     if not on_terminal():
-        return Span(status)
-    return Span(f"{look.icon if speaks_unicode() else look.ascii} {status}", look.style)
+        return Styled(status)
+    return Styled(f"{look.icon if speaks_unicode() else look.ascii} {status}", look.style)
 
 
 def clean(text: str) -> str:

@@ -14,7 +14,7 @@ from holdfast.cli.failures import command, usage
 from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
     Line,
-    Span,
+    Styled,
     cut,
     json_option,
     note,
@@ -94,7 +94,7 @@ def list_runs(
 def _print_runs(rows: list[RunRow], now: int) -> None:
     terminal = on_terminal()
     short = _short_ids(rows) if terminal else {}
-    lines: list[list[Span | str]] = []
+    lines: list[list[Styled | str]] = []
     for row in rows:
         began = "" if row.started_at is None else length((row.finished_at or now) - row.started_at)
         doing_now = doing(row, now) + (f" (attempt {row.attempt})" if row.attempt > 1 else "")
@@ -103,8 +103,8 @@ def _print_runs(rows: list[RunRow], now: int) -> None:
                 short.get(row.id, row.id),
                 row.workflow,
                 status_span(row.status),
-                Span(ago(row.created_at, now) if terminal else str(iso(row.created_at)), "dim"),
-                Span(began, "dim"),
+                Styled(ago(row.created_at, now) if terminal else str(iso(row.created_at)), "dim"),
+                Styled(began, "dim"),
                 doing_now,
             ]
         )
@@ -159,12 +159,12 @@ def doing(row: RunRow, now: int) -> str:
 
 def _show_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line]:
     now = target.store.now()
-    lines: list[Line] = [[Span(f"{row.workflow} ", "bold"), Span(row.id)]]
+    lines: list[Line] = [[Styled(f"{row.workflow} ", "bold"), Styled(row.id)]]
 
     def add(name: str, text: str, style: str = "") -> None:
         first, *rest = text.splitlines() or [""]
-        lines.append([Span(f"  {name:<9}", "dim"), Span(first, style)])
-        lines.extend([Span(" " * 11), Span(more, style)] for more in rest)
+        lines.append([Styled(f"  {name:<9}", "dim"), Styled(first, style)])
+        lines.extend([Styled(" " * 11), Styled(more, style)] for more in rest)
 
     status = status_span(row.status)
     waits = "" if row.status in FINAL else facts["why"]["text"]
@@ -209,39 +209,39 @@ LINES_OF_TREE = 100
 
 def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
     """All if they aren't many, else the last, and rather those that did not succeed."""
-    lines: list[Line] = [[Span(f"  steps ({len(steps)})", "dim")]] if steps else []
+    lines: list[Line] = [[Styled(f"  steps ({len(steps)})", "dim")]] if steps else []
     shown = steps
     if len(steps) > STEPS_SHOWN:
         counts = Counter(step["state"] for step in steps).most_common()
-        lines[0].append(Span(": " + ", ".join(f"{count} {state}" for state, count in counts), "dim"))
+        lines[0].append(Styled(": " + ", ".join(f"{count} {state}" for state, count in counts), "dim"))
         chosen = sorted(range(len(steps)), key=lambda i: (steps[i]["state"] == "SUCCESS", -i))[:STEPS_SHOWN]
         shown = [steps[i] for i in sorted(chosen)]
         left_out = f"    {len(steps) - STEPS_SHOWN} are not shown here; `runs history` and `runs tree --all` show all"
-        lines.append([Span(left_out, "dim")])
+        lines.append([Styled(left_out, "dim")])
     names = {step["cmd"]: step["key"] or step["name"] for step in steps}
     width = max((len(names[step["cmd"]]) for step in shown), default=0)
     for step in shown:
         state = status_span(step["state"])
-        line = [Span("    "), Span(f"{state.text:<11}", state.style), Span(f" {names[step['cmd']]:<{width}} ")]
-        line.append(Span(cut(call_text(step["call"]), 60), "dim"))
+        line = [Styled("    "), Styled(f"{state.text:<11}", state.style), Styled(f" {names[step['cmd']]:<{width}} ")]
+        line.append(Styled(cut(call_text(step["call"]), 60), "dim"))
         if step["state"] == "SUCCESS" and step["result"] is not None:
-            line += [Span(" → ", "dim"), Span(cut(as_text(step["result"]), 60))]
+            line += [Styled(" → ", "dim"), Styled(cut(as_text(step["result"]), 60))]
         if step["attempts"] > 1:
-            line.append(Span(f"  attempt {step['attempts']}", "yellow"))
+            line.append(Styled(f"  attempt {step['attempts']}", "yellow"))
         if step["reused"]:
-            line.append(Span("  from an earlier attempt", "dim"))
+            line.append(Styled("  from an earlier attempt", "dim"))
         if step["undoes"]:
-            line.append(Span(f"  undoes {names.get(step['undoes'], step['undoes'])}", "magenta"))
+            line.append(Styled(f"  undoes {names.get(step['undoes'], step['undoes'])}", "magenta"))
         if step["reason"]:
-            line.append(Span(f"  {step['reason']}", "dim"))
+            line.append(Styled(f"  {step['reason']}", "dim"))
         if step["child_run_id"]:
-            line.append(Span(f"  run {step['child_run_id']}", "dim"))
+            line.append(Styled(f"  run {step['child_run_id']}", "dim"))
         if step["error"]:
-            line.append(Span(f"  {step['error']['type']}: {cut(step['error']['message'], 80)}", "red"))
+            line.append(Styled(f"  {step['error']['type']}: {cut(step['error']['message'], 80)}", "red"))
         lines.append(line)
         for kept in step["logs"]:
             if len(step["logs"]) > 1:
-                lines.append([Span(f"      attempt {kept['attempt']}", "dim")])
+                lines.append([Styled(f"      attempt {kept['attempt']}", "dim")])
             lines += log_lines(kept, "      ", LOGS_SHOWN)
     return lines
 
@@ -258,7 +258,7 @@ def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
         commands.append(command("runs", "resume", row.id))
     if not commands or not on_terminal():
         return []
-    return [[Span("  next", "dim")], *([Span("    "), Span(text)] for text in commands)]
+    return [[Styled("  next", "dim")], *([Styled("    "), Styled(text)] for text in commands)]
 
 
 @click.command()
@@ -275,7 +275,7 @@ def history(context: click.Context, run: str, as_json: bool) -> None:
         print_json(events)
         return
     terminal = on_terminal()
-    rows: list[list[Span | str]] = []
+    rows: list[list[Styled | str]] = []
     for event in events:
         at = event["at"] or ""
         if terminal and at:
@@ -284,10 +284,10 @@ def history(context: click.Context, run: str, as_json: bool) -> None:
         rows.append(
             [
                 str(event["seq"]),
-                Span(at, "dim"),
-                Span(event["kind"], _style_of(event["kind"])),
+                Styled(at, "dim"),
+                Styled(event["kind"], _style_of(event["kind"])),
                 f"{event.get('name', '')}{attempt}",
-                Span(event_text(event), "dim"),
+                Styled(event_text(event), "dim"),
             ]
         )
     print_table(["SEQ", "AT", "EVENT", "NAME", "DETAIL"], rows)

@@ -13,7 +13,7 @@ from holdfast.cli.actions import because, confirm
 from holdfast.cli.failures import command, usage
 from holdfast.cli.output import (
     Line,
-    Span,
+    Styled,
     json_option,
     note,
     on_terminal,
@@ -75,11 +75,11 @@ def _iso(us: int | None, spec: Spec) -> str | None:
     return None if us is None else local(us, spec).isoformat()
 
 
-def _doing(row: ScheduleRow) -> Span:
+def _doing(row: ScheduleRow) -> Styled:
     if row.paused:
-        return Span("paused" + (f": {row.reason}" if row.reason else ""), "magenta")
+        return Styled("paused" + (f": {row.reason}" if row.reason else ""), "magenta")
     words = ["running"] * row.is_active + [f"{len(row.queued)} queued"] * bool(row.queued)
-    return Span(", ".join(words), "blue")
+    return Styled(", ".join(words), "blue")
 
 
 def _next(row: ScheduleRow, spec: Spec, now: int) -> str:
@@ -104,7 +104,7 @@ def list_schedules(context: click.Context, as_json: bool) -> None:
         reader = PlainReader(target.app.codec)
         print_json([schedule_facts(row, reader) for row in rows])
     else:
-        lines: list[list[Span | str]] = []
+        lines: list[list[Styled | str]] = []
         for row in rows:
             spec = read_spec(row)
             shown = [row.name, row.workflow, spec.in_words(), spec.tz, _next(row, spec, now)]
@@ -134,12 +134,12 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
             {**facts, "upcoming": [_iso(t, spec) for t in ticks], "runs": [run_summary(run, now) for run in runs]}
         )
         return
-    lines: list[Line] = [[Span(f"{row.name} ", "bold"), Span(f"{row.workflow}{call_text(facts['call'])}")]]
+    lines: list[Line] = [[Styled(f"{row.name} ", "bold"), Styled(f"{row.workflow}{call_text(facts['call'])}")]]
 
-    def add(title: str, *texts: Span | str) -> None:
+    def add(title: str, *texts: Styled | str) -> None:
         for number, text in enumerate(texts):
-            span = text if isinstance(text, Span) else Span(text)
-            lines.append([Span(f"  {title if number == 0 else '':<9}", "dim"), span])
+            span = text if isinstance(text, Styled) else Styled(text)
+            lines.append([Styled(f"  {title if number == 0 else '':<9}", "dim"), span])
 
     add("when", f"{spec.in_words()} in {spec.tz}" + (f", up to {length(spec.jitter)} later" if spec.jitter else ""))
     add("policy", f"missed: {spec.missed}, overlap: {spec.overlap}")
@@ -151,7 +151,7 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
     for number, run in enumerate(runs):
         status = status_span(run.status)
         title = "runs" if number == 0 else ""
-        lines.append([Span(f"  {title:<9}", "dim"), Span(f"{status.text:<11}", status.style), Span(f" {run.id}")])
+        lines.append([Styled(f"  {title:<9}", "dim"), Styled(f"{status.text:<11}", status.style), Styled(f" {run.id}")])
     print_lines(lines)
     if row.paused and on_terminal():
         note(f"let it go on with: {command('schedules', 'resume', name)}")

@@ -10,7 +10,7 @@ from holdfast.cli.output import (
     LOOKS,
     Line,
     Look,
-    Span,
+    Styled,
     console,
     cut,
     on_terminal,
@@ -53,7 +53,7 @@ class Painter:
             lines = list(self._lines(root, "", "", "", True))
         if self._height is not None and len(lines) > self._height and self._crop:
             left_out = len(lines) - self._height + 1
-            lines = [lines[0], [Span(f"  {left_out} lines above ...", "dim")], *lines[left_out + 1 :]]
+            lines = [lines[0], [Styled(f"  {left_out} lines above ...", "dim")], *lines[left_out + 1 :]]
         return lines
 
     def _lines(self, node: TreeNode, parent_id: str, prefix: str, branch: str, fold: bool) -> Iterator[Line]:
@@ -70,25 +70,25 @@ class Painter:
 
     def _line(self, node: TreeNode, parent_id: str, prefix: str) -> Line:
         look = LOOKS.get(node.state, Look("?", "?", ""))
-        line = [Span(prefix, "dim"), Span(look.icon if self._unicode else look.ascii, look.style), Span(" ")]
-        line.append(Span(node.name, "bold" if node.run_id else ""))
+        line = [Styled(prefix, "dim"), Styled(look.icon if self._unicode else look.ascii, look.style), Styled(" ")]
+        line.append(Styled(node.name, "bold" if node.run_id else ""))
         if node.run_id:
-            line.append(Span(f"  {self._id(node.run_id, parent_id)}", "dim"))
-        line.append(Span(f"  {node.state}", look.style))
+            line.append(Styled(f"  {self._id(node.run_id, parent_id)}", "dim"))
+        line.append(Styled(f"  {node.state}", look.style))
         if node.attempt > 1:
-            line.append(Span(f"  attempt {node.attempt}", "yellow"))
+            line.append(Styled(f"  attempt {node.attempt}", "yellow"))
         if node.reused:
-            line.append(Span("  from an earlier attempt", "dim"))
+            line.append(Styled("  from an earlier attempt", "dim"))
         if node.undoes:
-            line.append(Span("  compensation", "magenta"))
+            line.append(Styled("  compensation", "magenta"))
         if node.started_at is not None and not node.reused:
-            line.append(Span(f"  {length((node.ended_at or self._now) - node.started_at)}", "dim"))
+            line.append(Styled(f"  {length((node.ended_at or self._now) - node.started_at)}", "dim"))
         if node.progress is not None and node.ended_at is None:
             line += self._bar(node.progress)
         if node.detail:
             used = sum(len(span.text) for span in line)
             style = "red" if node.state in ("FAILURE", "STUCK") else "cyan" if node.state == "WAITING" else "yellow"
-            line.append(Span("  " + cut(node.detail, max(20, self._width - used - 2)), style))
+            line.append(Styled("  " + cut(node.detail, max(20, self._width - used - 2)), style))
         return line
 
     def _id(self, run_id: str, parent_id: str) -> str:
@@ -100,12 +100,16 @@ class Painter:
         done, total = progress.get("done") or 0, progress.get("total")
         text = f"  {progress.get('note') or ''}".rstrip()
         if not total:
-            return [Span(f"  {done:g}", "blue"), Span(text, "dim")]
+            return [Styled(f"  {done:g}", "blue"), Styled(text, "dim")]
         part = min(1.0, max(0.0, done / total))
         full = round(part * BAR)
         filled, empty = ("━", "─") if self._unicode else ("#", ".")
-        bar = [Span("  " + filled * full, "blue"), Span(empty * (BAR - full), "dim"), Span(f" {part:.0%}", "blue")]
-        return [*bar, Span(f" {done:g}/{total:g}", "dim"), Span(text, "dim")]
+        bar = [
+            Styled("  " + filled * full, "blue"),
+            Styled(empty * (BAR - full), "dim"),
+            Styled(f" {part:.0%}", "blue"),
+        ]
+        return [*bar, Styled(f" {done:g}/{total:g}", "dim"), Styled(text, "dim")]
 
     def _summary(self, group: list[TreeNode], prefix: str) -> Line:
         look = LOOKS["SUCCESS"]
@@ -113,7 +117,7 @@ class Painter:
         names = ", ".join(f"{name} × {count}" if count > 1 else name for name, count in counts[:4])
         more = f" and {len(counts) - 4} more" if len(counts) > 4 else ""
         icon = look.icon if self._unicode else look.ascii
-        return [Span(prefix, "dim"), Span(icon, look.style), Span(f" {len(group)} done: {names}{more}", "dim")]
+        return [Styled(prefix, "dim"), Styled(icon, look.style), Styled(f" {len(group)} done: {names}{more}", "dim")]
 
 
 def print_tree(target: Target, root: TreeNode, height: int | None = None) -> None:
