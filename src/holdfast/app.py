@@ -30,6 +30,7 @@ from holdfast.api.options import (
     to_epoch,
 )
 from holdfast.api.schedules import Schedules
+from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
@@ -178,8 +179,7 @@ class App(Registry):
         """The run of that id; RunNotFoundError if there is none."""
         return self.client.get(run_id)
 
-    async def aget_run(self, run_id: str) -> Run[Any]:
-        return await asyncio.to_thread(self.get_run, run_id)
+    aget_run = twin(get_run)
 
     def runs(
         self,
@@ -211,31 +211,7 @@ class App(Registry):
             )
         )  # fmt: skip
 
-    async def aruns(
-        self,
-        *,
-        status: Status | str | Sequence[Status | str] | None = None,
-        workflow: str | None = None,
-        parent: str | None = None,
-        since: dt.datetime | None = None,
-        data: dict[str, Any] | None = None,
-        schedule: str | None = None,
-        after: int | None = None,
-        limit: int = 100,
-    ) -> RunPage:
-        """`runs` for async code."""
-        return await asyncio.to_thread(
-            lambda: self.runs(
-                status=status,
-                workflow=workflow,
-                parent=parent,
-                since=since,
-                data=data,
-                schedule=schedule,
-                after=after,
-                limit=limit,
-            )
-        )
+    aruns = twin(runs)
 
     def send_hook(
         self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
@@ -244,11 +220,7 @@ class App(Registry):
         several names wait with that key)."""
         self.client.send_hook(token, payload, key, name)
 
-    async def asend_hook(
-        self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
-    ) -> None:
-        """`send_hook` for async code."""
-        await asyncio.to_thread(lambda: self.send_hook(token, payload, key=key, name=name))
+    asend_hook = twin(send_hook)
 
     # -- domain events, schedules
 
@@ -278,8 +250,7 @@ class App(Registry):
         """The process that a run, or a domain event, belongs to, as a tree."""
         return self.client.trace(id)
 
-    async def atrace(self, id: str) -> TraceNode:
-        return await asyncio.to_thread(self.trace, id)
+    atrace = twin(trace)
 
     def gc(self, batch: int = 500) -> int:
         """Delete runs whose time of retention has passed, in batches; how many there were."""
@@ -288,8 +259,7 @@ class App(Registry):
             total += gone.runs
         return total
 
-    async def agc(self, batch: int = 500) -> int:
-        return await asyncio.to_thread(self.gc, batch)
+    agc = twin(gc)
 
     # -- working
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import functools
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.blocking import run_blocking
+from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
 from holdfast.ports import RunRow, Status
@@ -208,51 +207,19 @@ class Run(Generic[R]):
     async def asteps(self) -> RunSteps:
         return await asyncio.to_thread(lambda: self.steps)
 
-    async def ahistory(self) -> list[RunEvent]:
-        return await asyncio.to_thread(self.history)
-
-    async def alogs(self) -> list[StepLogs]:
-        return await asyncio.to_thread(self.logs)
-
-    async def astatus_history(self) -> list[StatusEntry]:
-        return await asyncio.to_thread(self.status_history)
-
-    async def achildren(self) -> list[Run[Any]]:
-        return await asyncio.to_thread(self.children)
-
-    async def atrace(self) -> TraceNode:
-        return await asyncio.to_thread(self.trace)
-
-    async def asend(self, name: str, payload: object = None, *, key: str | None = None) -> None:
-        await asyncio.to_thread(functools.partial(self.send, name, payload, key=key))
-
-    async def acancel(self, reason: str = "") -> None:
-        await asyncio.to_thread(self.cancel, reason)
-
-    async def apause(self, reason: str = "") -> None:
-        await asyncio.to_thread(self.pause, reason)
-
-    async def aresume(self) -> None:
-        await asyncio.to_thread(self.resume)
-
-    async def aretry(self) -> None:
-        await asyncio.to_thread(self.retry)
-
-    async def afork(
-        self,
-        at: int,
-        *,
-        replace: dict[int, object] | None = None,
-        input: tuple[Any, ...] | None = None,
-        id: str | None = None,
-    ) -> Run[R]:
-        return await asyncio.to_thread(functools.partial(self.fork, at, replace=replace, input=input, id=id))
-
-    async def afork_reruns(self, at: int) -> list[str]:
-        return await asyncio.to_thread(self.fork_reruns, at)
-
-    async def adelete(self) -> None:
-        await asyncio.to_thread(self.delete)
+    ahistory = twin(history)
+    alogs = twin(logs)
+    astatus_history = twin(status_history)
+    achildren = twin(children)
+    atrace = twin(trace)
+    asend = twin(send)
+    acancel = twin(cancel)
+    apause = twin(pause)
+    aresume = twin(resume)
+    aretry = twin(retry)
+    afork = twin(fork)
+    afork_reruns = twin(fork_reruns)
+    adelete = twin(delete)
 
 
 class RunPage(list[Run[Any]]):
