@@ -30,12 +30,11 @@ from holdfast.api.options import (
     to_epoch,
 )
 from holdfast.api.schedules import Schedules
-from holdfast.api.tracing import TraceNode
+from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app
-from holdfast.defining import Defining
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
@@ -43,6 +42,8 @@ from holdfast.errors import (
     WrongContextError,
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
+from holdfast.registry import Registry
+from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
     from holdfast.engine.reactor import Engine, Settings
@@ -65,7 +66,7 @@ class SystemClock:
         return get(timeout)
 
 
-class App(Defining):
+class App(Registry):
     """An app: a name, a store, and the steps and workflows defined on it.
 
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
@@ -119,7 +120,7 @@ class App(Defining):
     def store(self) -> Store:
         with self._lock:
             if self._store is None:
-                from holdfast.parts import open_store  # not at the top: see parts.py
+                from holdfast.wiring import open_store  # not at the top: see parts.py
 
                 self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
             return self._store
@@ -178,8 +179,7 @@ class App(Defining):
         """The run of that id; RunNotFoundError if there is none."""
         return self.client.get(run_id)
 
-    async def aget_run(self, run_id: str) -> Run[Any]:
-        return await asyncio.to_thread(self.get_run, run_id)
+    aget_run = twin(get_run)
 
     def runs(
         self,
@@ -211,31 +211,7 @@ class App(Defining):
             )
         )  # fmt: skip
 
-    async def aruns(
-        self,
-        *,
-        status: Status | str | Sequence[Status | str] | None = None,
-        workflow: str | None = None,
-        parent: str | None = None,
-        since: dt.datetime | None = None,
-        data: dict[str, Any] | None = None,
-        schedule: str | None = None,
-        after: int | None = None,
-        limit: int = 100,
-    ) -> RunPage:
-        """`runs` for async code."""
-        return await asyncio.to_thread(
-            lambda: self.runs(
-                status=status,
-                workflow=workflow,
-                parent=parent,
-                since=since,
-                data=data,
-                schedule=schedule,
-                after=after,
-                limit=limit,
-            )
-        )
+    aruns = twin(runs)
 
     def send_hook(
         self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
@@ -244,11 +220,7 @@ class App(Defining):
         several names wait with that key)."""
         self.client.send_hook(token, payload, key, name)
 
-    async def asend_hook(
-        self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
-    ) -> None:
-        """`send_hook` for async code."""
-        await asyncio.to_thread(lambda: self.send_hook(token, payload, key=key, name=name))
+    asend_hook = twin(send_hook)
 
     # -- domain events, schedules
 
@@ -278,8 +250,7 @@ class App(Defining):
         """The process that a run, or a domain event, belongs to, as a tree."""
         return self.client.trace(id)
 
-    async def atrace(self, id: str) -> TraceNode:
-        return await asyncio.to_thread(self.trace, id)
+    atrace = twin(trace)
 
     def gc(self, batch: int = 500) -> int:
         """Delete runs whose time of retention has passed, in batches; how many there were."""
@@ -288,8 +259,7 @@ class App(Defining):
             total += gone.runs
         return total
 
-    async def agc(self, batch: int = 500) -> int:
-        return await asyncio.to_thread(self.gc, batch)
+    agc = twin(gc)
 
     # -- working
 
@@ -312,7 +282,7 @@ class App(Defining):
         self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
     ) -> Engine:
         """An engine with an executor of its own, not started yet."""
-        from holdfast.parts import build_engine, open_store  # not at the top: see parts.py
+        from holdfast.wiring import build_engine, open_store  # not at the top: see parts.py
 
         _check_count("concurrency", concurrency)
         if processes is not None:

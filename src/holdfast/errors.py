@@ -257,10 +257,13 @@ class WorkflowCodeError(HoldfastError):
 
 
 class NondeterminismError(WorkflowCodeError):
-    """Replay asked for something else than the history holds. Both sides are kept."""
+    """Replay asked for something else than the history holds, after the event of that number. Both sides are kept."""
 
-    def __init__(self, message: str = "", *, recorded: str = "", asked: str = "", line: str = "") -> None:
+    def __init__(
+        self, message: str = "", *, recorded: str = "", asked: str = "", line: str = "", event: int = 0
+    ) -> None:
         super().__init__(message)
+        self.event = event
         self.recorded = recorded
         self.asked = asked
         self.line = line

@@ -21,6 +21,7 @@ from holdfast.api.client import Client
 from holdfast.api.functions import is_decorated
 from holdfast.api.handles import Run
 from holdfast.api.options import check_name, duration_of, one_of, to_epoch
+from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.events import NO_ARGS
 from holdfast.core.registry import Definitions
@@ -480,23 +481,10 @@ class Schedules:
     async def aput(self, schedule: When, function: Any, /, *args: Any, **kwargs: Any) -> ScheduleInfo:
         return await asyncio.to_thread(partial(self.put, schedule, function, *args, **kwargs))
 
-    async def aget(self, name: str) -> ScheduleInfo:
-        return await asyncio.to_thread(self.get, name)
-
-    async def apause(self, name: str, reason: str = "") -> None:
-        await asyncio.to_thread(self.pause, name, reason)
-
-    async def aresume(self, name: str) -> None:
-        await asyncio.to_thread(self.resume, name)
-
-    async def atrigger(self, name: str) -> Run[Any]:
-        return await asyncio.to_thread(self.trigger, name)
-
-    async def abackfill(self, name: str, start: dt.datetime, end: dt.datetime | None = None) -> builtins.list[str]:
-        return await asyncio.to_thread(self.backfill, name, start, end)
-
-    async def adelete(self, name: str) -> None:
-        await asyncio.to_thread(self.delete, name)
-
-    async def alist(self) -> builtins.list[ScheduleInfo]:
-        return await asyncio.to_thread(self.list)
+    aget = twin(get)
+    apause = twin(pause)
+    aresume = twin(resume)
+    atrigger = twin(trigger)
+    abackfill = twin(backfill)
+    adelete = twin(delete)
+    alist = twin(list)

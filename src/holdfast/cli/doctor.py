@@ -9,18 +9,20 @@ from typing import Any
 
 import click
 
-from holdfast.cli.facts import doing, run_facts, worker_facts
 from holdfast.cli.failures import RUN_FAILED, command
-from holdfast.cli.output import SECOND, Line, Span, cut, json_option, length, print_json, print_lines
-from holdfast.cli.place import Place, open_place
+from holdfast.cli.output import Line, Styled, cut, json_option, print_json, print_lines
+from holdfast.cli.target import Target, open_target
 from holdfast.core.registry import is_own
 from holdfast.ports import RunQuery, RunRow, Status
 from holdfast.stores.shared import migrations
+from holdfast.views.summaries import run_summary, worker_summary
+from holdfast.views.times import SECOND, length
+from holdfast.views.why import why
 
 OVERDUE = 10 * SECOND
 SHOWN = 10
 LOOKED_AT = 1_000
-MARKS = {"ok": Span("ok  ", "green"), "note": Span("note", "yellow"), "bad": Span("BAD ", "bold red")}
+MARKS = {"ok": Styled("ok  ", "green"), "note": Styled("note", "yellow"), "bad": Styled("BAD ", "bold red")}
 
 
 @dataclass
@@ -41,8 +43,8 @@ class Finding:
 def doctor(context: click.Context, as_json: bool) -> None:
     """Look at the store, the workers and the runs, and say what is wrong. Exit code 1 if something is, 5 if the store
     can't be reached."""
-    place = open_place(context)
-    findings = list(_examine(place))
+    target = open_target(context)
+    findings = list(_examine(target))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -52,28 +54,30 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
 
 def _lines(finding: Finding) -> Iterator[Line]:
-    yield [MARKS[finding.level], Span(f"  {finding.check:<9}", "dim"), Span(finding.text)]
+    yield [MARKS[finding.level], Styled(f"  {finding.check:<9}", "dim"), Styled(finding.text)]
     for item in finding.items:
-        yield [Span(" " * 17), Span(item, "dim")]
+        yield [Styled(" " * 17), Styled(item, "dim")]
     if finding.remedy:
-        yield [Span(" " * 15 + "→ "), Span(finding.remedy)]
+        yield [Styled(" " * 15 + "→ "), Styled(finding.remedy)]
 
 
-def _examine(place: Place) -> Iterator[Finding]:
-    yield from _store(place)
-    yield from _workers(place)
-    yield from _stuck(place)
-    yield from _unknown(place)
-    yield from _overdue(place)
-    yield from _schedules(place)
+def _examine(target: Target) -> Iterator[Finding]:
+    yield from _store(target)
+    yield from _workers(target)
+    yield from _stuck(target)
+    yield from _unknown(target)
+    yield from _overdue(target)
+    yield from _schedules(target)
 
 
-def _store(place: Place) -> Iterator[Finding]:
+def _store(target: Target) -> Iterator[Finding]:
     begun = time.monotonic()
-    store = place.store  # opening it checks the schema
+    store = target.store  # opening it checks the schema
     now = store.now()
     took = length(round((time.monotonic() - begun) * SECOND))
-    yield Finding("store", "ok", f"{store.url} answers in {took}; app {place.app.name!r}, schema {migrations()[-1][0]}")
+    yield Finding(
+        "store", "ok", f"{store.url} answers in {took}; app {target.app.name!r}, schema {migrations()[-1][0]}"
+    )
     offset = now - time.time_ns() // 1_000
     if abs(offset) > SECOND:
         way = "ahead of" if offset > 0 else "behind"
@@ -81,18 +85,18 @@ def _store(place: Place) -> Iterator[Finding]:
         yield Finding("clock", "note", text, "synchronise them (NTP)")
 
 
-def _workers(place: Place) -> Iterator[Finding]:
-    now = place.store.now()
-    workers = place.store.workers()
+def _workers(target: Target) -> Iterator[Finding]:
+    now = target.store.now()
+    workers = target.store.workers()
     alive = [worker for worker in workers if worker.lease_until >= now]
     items = [
         f"{w.id} on {w.host}, pid {w.pid}, up {length(now - w.started_at)}, lease {length(max(0, w.lease_until - now))}, "
         f"build {w.build}, knows {cut(', '.join(name for name in w.names if not is_own(name)), 60)}"
         for w in alive
     ]
-    facts = [worker_facts(worker, now) for worker in workers]
+    facts = [worker_summary(worker, now) for worker in workers]
     if not alive:
-        remedy = f"start one: {place.start_a_worker()}"
+        remedy = f"start one: {target.start_a_worker()}"
         yield Finding("workers", "bad", "no worker is alive, so nothing goes on", remedy, facts=facts)
     else:
         yield Finding("workers", "ok", f"{len(alive)} alive", "", items, facts)
@@ -107,34 +111,34 @@ def _workers(place: Place) -> Iterator[Finding]:
             "builds", "note", f"workers run {len(builds)} builds: {', '.join(sorted(builds))}",
             "fine during a deploy; else restart the old ones",
         )  # fmt: skip
-    if place.has_code and alive and place.app.build not in builds:
+    if target.has_code and alive and target.app.build not in builds:
         yield Finding(
-            "builds", "note", f"the code here is build {place.app.build}, which no worker runs", "restart the workers"
+            "builds", "note", f"the code here is build {target.app.build}, which no worker runs", "restart the workers"
         )
 
 
-def _stuck(place: Place) -> Iterator[Finding]:
-    rows = place.store.runs(RunQuery(statuses=[Status.STUCK], limit=LOOKED_AT))
+def _stuck(target: Target) -> Iterator[Finding]:
+    rows = target.store.runs(RunQuery(statuses=[Status.STUCK], limit=LOOKED_AT))
     if not rows:
         yield Finding("stuck", "ok", "no run is stuck")
         return
     groups: dict[str, list[RunRow]] = {}
     for row in rows:
         groups.setdefault(row.reason, []).append(row)
-    now = place.store.now()
+    now = target.store.now()
     for reason, members in groups.items():
         many = f"{len(members)} runs are" if len(members) > 1 else f"run {members[0].id} is"
         yield Finding(
             "stuck", "bad", f"{many} stuck: {reason}",
             f"once that is mended: {command('runs', 'resume', members[0].id)}",
-            _ids(members) if len(members) > 1 else [], [run_facts(row, now) for row in members],
+            _ids(members) if len(members) > 1 else [], [run_summary(row, now) for row in members],
         )  # fmt: skip
 
 
-def _unknown(place: Place) -> Iterator[Finding]:
+def _unknown(target: Target) -> Iterator[Finding]:
     """Runs whose workflow no live worker defines. Workers set them aside, but only where there is a worker."""
-    now, known = place.store.now(), {name for worker in place.live_workers() for name in worker.names}
-    waiting = place.store.runs(RunQuery(statuses=[Status.PENDING, Status.RETRY, Status.WAITING], limit=LOOKED_AT))
+    now, known = target.store.now(), {name for worker in target.live_workers() for name in worker.names}
+    waiting = target.store.runs(RunQuery(statuses=[Status.PENDING, Status.RETRY, Status.WAITING], limit=LOOKED_AT))
     names: dict[str, list[RunRow]] = {}
     for row in waiting:
         if row.workflow not in known and row.owner is None:
@@ -142,27 +146,27 @@ def _unknown(place: Place) -> Iterator[Finding]:
     if not known:
         if waiting:
             count = f"{LOOKED_AT} or more" if len(waiting) == LOOKED_AT else str(len(waiting))
-            facts = [run_facts(row, now) for row in waiting]
+            facts = [run_summary(row, now) for row in waiting]
             yield Finding("runs", "bad", f"{count} unfinished, and nobody to go on with them", facts=facts)
         return
     for name, rows in names.items():
-        here = place.has_code and name in place.app.known_names()
+        here = target.has_code and name in target.app.known_names()
         remedy = "the code here defines it: restart the workers" if here else "start a worker whose code defines it"
         need = "1 run needs" if len(rows) == 1 else f"{len(rows)} runs need"
         yield Finding(
             "unknown", "bad", f"no live worker knows {name!r}, which {need}",
-            remedy, _ids(rows), [run_facts(row, now) for row in rows],
+            remedy, _ids(rows), [run_summary(row, now) for row in rows],
         )  # fmt: skip
     if not names:
         yield Finding("unknown", "ok", "every unfinished run has a worker that knows its code")
 
 
-def _overdue(place: Place) -> Iterator[Finding]:
-    now, alive = place.store.now(), place.live_workers()
+def _overdue(target: Target) -> Iterator[Finding]:
+    now, alive = target.store.now(), target.live_workers()
     known = {name for worker in alive for name in worker.names}
     rows = [
         row
-        for row in place.store.runs(RunQuery(statuses=[Status.PENDING, Status.RETRY, Status.WAITING], limit=LOOKED_AT))
+        for row in target.store.runs(RunQuery(statuses=[Status.PENDING, Status.RETRY, Status.WAITING], limit=LOOKED_AT))
         if row.owner is None and row.workflow in known and row.wake_at is not None and row.wake_at < now - OVERDUE
     ]
     if rows:
@@ -170,14 +174,14 @@ def _overdue(place: Place) -> Iterator[Finding]:
         yield Finding(
             "overdue", "bad", f"{len(rows)} due and not claimed, the oldest for {oldest}",
             "the workers are too busy or hang: add workers, or look at their logs",
-            [f"{row.id} ({row.workflow}) {doing(row, now)}" for row in rows[:SHOWN]], [run_facts(row, now) for row in rows],
+            [f"{row.id} ({row.workflow}) {why(row, now).text}" for row in rows[:SHOWN]], [run_summary(row, now) for row in rows],
         )  # fmt: skip
 
 
-def _schedules(place: Place) -> Iterator[Finding]:
+def _schedules(target: Target) -> Iterator[Finding]:
     """Schedules that no live worker can serve: nothing else would say so."""
-    now, known = place.store.now(), {name for worker in place.live_workers() for name in worker.names}
-    for row in place.store.schedules() if known else ():
+    now, known = target.store.now(), {name for worker in target.live_workers() for name in worker.names}
+    for row in target.store.schedules() if known else ():
         if row.workflow not in known and row.next_at is not None and row.next_at < now - OVERDUE:
             yield Finding(
                 "schedules", "bad", f"schedule {row.name!r} is due for {length(now - row.next_at)}, and no live worker knows "

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from holdfast.cli.endpoint import HealthEndpoint
-from holdfast.cli.place import open_place
+from holdfast.cli.target import open_target
 from holdfast.logs import OUTSIDE, RunFields
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -106,7 +106,7 @@ def worker(
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     set_up_logging(log_level, log_format)
-    app = open_place(context, needs_code="a worker", may_create=True).app
+    app = open_target(context, needs_code="a worker", may_create=True).app
     if version:
         app.version = version
     # One CPU-bound step must not hold up the engine's commits.

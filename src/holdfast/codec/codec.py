@@ -11,9 +11,9 @@ from holdfast.codec.chain import Chain, SignedPickle, Transform
 from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in, type_name
 from holdfast.codec.hints import CallHints, Conformer
 from holdfast.codec.paths import Misfit, explain, show
-from holdfast.codec.plain import error_facts, untagged
 from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
+from holdfast.codec.untagged import error_facts, untagged
 from holdfast.codec.values import READERS, Tagger, mend_text, refusal
 from holdfast.errors import ArgumentError, DecodeError, EncodeError, PayloadTooLargeError
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.codec import Codec
-from holdfast.core.whereabouts import child_run_id
+from holdfast.core.ids import child_run_id
 from holdfast.ports import Attempt
 
 

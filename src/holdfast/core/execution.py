@@ -21,7 +21,7 @@ from holdfast.core.loop import Task, WorkflowLoop
 from holdfast.core.matching import Ledger
 from holdfast.core.memo import Memo
 from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep
-from holdfast.core.whereabouts import task_lines
+from holdfast.core.source_lines import task_lines
 from holdfast.errors import (
     ContinueAsNew,
     DeadlockError,

@@ -23,7 +23,7 @@ from typing import Any
 from holdfast.codec import Codec
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.definitions import StepDefinition
-from holdfast.core.whereabouts import line_of_thread
+from holdfast.core.source_lines import line_of_thread
 from holdfast.durations import in_words
 from holdfast.errors import StepTimeoutError
 from holdfast.executors.process import ProcessPool

@@ -15,11 +15,11 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.blocking import run_blocking
 from holdfast.core.context import StepAttempt, StepContext, current_step
 from holdfast.core.definitions import Around, StepDefinition
 from holdfast.core.resources import Resource
 from holdfast.errors import DefinitionError, FatalError, ResourceError
-from holdfast.own_thread import in_own_thread
 
 logger = logging.getLogger("holdfast.executor")
 CLOSE_TIMEOUT = 10.0
@@ -122,7 +122,7 @@ class Surroundings:
             return self._values[resource]
         chosen = self._replaced.get(resource, resource)
         if not (isinstance(chosen, Resource) and chosen.is_async):
-            return await in_own_thread(lambda given_up: self._value(resource))
+            return await run_blocking(lambda given_up: self._value(resource))
         life = self._lives.get(resource)
         if life is None:
             life = self._lives[resource] = _Life()

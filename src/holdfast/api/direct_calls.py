@@ -17,7 +17,7 @@ from holdfast.executors.surroundings import Surroundings
 Replaced = Mapping[Resource[Any], Any]
 
 
-def call_plainly(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], replaced: Replaced) -> Any:
+def call_directly(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], replaced: Replaced) -> Any:
     """What the function gives: a result, or of an async step a coroutine."""
     missing = _missing(definition, args, kwargs) if definition.resources else None
     if not missing:
