@@ -637,8 +637,9 @@ def test_an_async_step_that_blocks_is_told_with_its_line(
         told.set()
         assert run.result() == "done"
     (message,) = caplog.messages
+    place = line_of(blocks.__wrapped__, "told.wait")
     assert (
-        f"async step 'blocks' of run {run.id} holds up all others of this worker, for 0.05 s or longer, at {line_of(blocks.__wrapped__, 'told.wait')}"
+        f"async step 'blocks' of run {run.id} holds up all others of this worker, for 0.05 s or longer, at {place}"
         in message
     )
 

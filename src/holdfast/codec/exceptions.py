@@ -43,6 +43,16 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{shown}\n"""'
 
 
+class _Nobody(Exception):
+    """No exception is one of these: asking whether one is makes `isinstance` look at its `__class__`."""
+
+
+def check_harmless(exc: BaseException) -> None:
+    """Raise whatever looking at an exception raises: its class is the user's, and may do anything."""
+    str(exc)
+    isinstance(exc, _Nobody)
+
+
 class ErrorWriter:
     """Writes one exception with all that hangs on it. Never fails: what can't be written becomes its repr."""
 
@@ -147,7 +157,7 @@ def _revive(data: dict[str, Any]) -> BaseException | None:
                 with contextlib.suppress(AttributeError, TypeError):  # read-only, or not of the slot's type
                     slot.__set__(exc, state.pop(name))
         exc.__dict__.update(state)
-        str(exc)  # one that can't even be printed would hide the failure it stands for
+        check_harmless(exc)  # one that can't even be printed would hide the failure it stands for
     except BaseException:  # whatever keeps it from being rebuilt, StepError tells of it instead
         return None
     return exc

@@ -91,8 +91,9 @@ class Loops:
 
     def ended(self, loop: StepLoop) -> None:
         with self._lock:
-            if loop in self._left:
+            if loop in self._left:  # else all of them end
                 self._left.remove(loop)
+                logger.info("a loop for async steps that was blocked is free again, and has ended")
 
     def stop(self) -> None:
         """Interrupt what still executes, and give it a moment to end. A loop that doesn't answer is left behind."""
@@ -114,9 +115,10 @@ class Loops:
             return [*self._left, *([self._current] if self._current is not None else [])]
 
     def close(self) -> None:
-        for loop in self._all():
-            loop.close()
+        loops = self._all()
         self._current, self._left = None, []
+        for loop in loops:
+            loop.close()
 
 
 class StepLoop:
@@ -176,15 +178,17 @@ class StepLoop:
                 self.tasks[task] = job
 
     async def _execute(self, job: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         try:
             await self._loops.execute(job, self)
         finally:
             self.under_way.discard(job)
-            self.tasks.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
+            del self.tasks[task]
             if self._loops.arrived:
                 self._drain()
-            if self.is_left and not self.tasks and not self.is_given_up:
-                self.tasks[self._loop.create_task(self._end(), context=contextvars.Context())] = None
+            if self.is_left:
+                self._end_if_empty()
 
     def interrupt(self, task: asyncio.Task[Any] | None) -> None:
         """Cancel a task whose outcome is decided. If the loop doesn't notice, the others need another."""
@@ -262,10 +266,13 @@ class StepLoop:
 
     # -- its end
 
+    def _end_if_empty(self) -> None:
+        if not self.tasks and not self._is_closing:
+            self.tasks[self._loop.create_task(self._end(), context=contextvars.Context())] = None
+
     async def _end(self) -> None:
         """The last of what was left on it has ended."""
         await self._loops.surroundings.leave(self._loop)
-        logger.info("thread %r is free again, and has ended", self._thread.name)
         self._loops.ended(self)
         self._is_closing = True
         self._loop.stop()
@@ -274,6 +281,7 @@ class StepLoop:
         async def cancel() -> None:
             for task, job in self.tasks.items():
                 if job is not None:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]  # its outcome is known
                     task.cancel()
             if self.tasks:
                 await asyncio.wait(self.tasks, timeout=MOMENT * 0.9)
@@ -304,11 +312,18 @@ class StepLoop:
         )  # fmt: skip
 
     def close(self) -> None:
-        self._is_closing = True
+        """After `stop`. A loop with steps on it that refuse to end is left to them."""
         if self.is_given_up:
             return
-        self.call(self._loop.stop)
-        self._thread.join(5)
+        self.is_left = True
+        names = sorted(
+            {f"{job.attempt.step!r} of run {job.attempt.run_id}" for job in list(self.tasks.values()) if job}
+        )
+        self.call(self._end_if_empty)
+        if names:
+            logger.error("async steps go on although they were cancelled, and are left behind: %s", ", ".join(names))
+        else:
+            self._thread.join(5)
 
 
 def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:

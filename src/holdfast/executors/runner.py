@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 from holdfast.codec import Codec
-from holdfast.codec.exceptions import message_of, type_name
+from holdfast.codec.exceptions import check_harmless, message_of, type_name
 from holdfast.core.context import StepContext
 from holdfast.core.definitions import StepDefinition
 from holdfast.errors import FatalError, RetryableError, StepError
@@ -91,20 +91,15 @@ def cancelled(context: StepContext) -> Outcome:
     return Outcome(attempt=context.attempt, started=context.started, cancelled=True)
 
 
-class _Nobody(Exception):
-    """No exception is one of these: asking whether one is makes `isinstance` look at its `__class__`."""
-
-
 def _harmless(error: BaseException) -> tuple[BaseException, int | None]:
     """What the engine decides by, and the delay that the step asks for: the exception itself, or where looking at it
     raises, one that stands for it."""
     try:
-        str(error)
-        isinstance(error, _Nobody)
+        check_harmless(error)
         after = error.retry_after_us if isinstance(error, RetryableError) else None
         if after is None or (type(after) is int and after >= 0):
             return error, after
-    except BaseException:  # the class of the exception is the user's, and may do anything
+    except BaseException:
         pass
     for kind in (FatalError, RetryableError):
         if issubclass(type(error), kind):
@@ -135,6 +130,6 @@ def from_frame(context: StepContext, frame: dict[str, Any]) -> Outcome:
 
 def _rebuilt(codec: Codec, encoded: bytes) -> BaseException:
     try:
-        return codec.decode_error(encoded)
+        return _harmless(codec.decode_error(encoded))[0]
     except BaseException as error:  # the app's transforms; that the step has failed is known
         return StepError(f"the error of the step can't be read here: {message_of(error)}", type_name=type_name(error))
