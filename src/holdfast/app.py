@@ -34,7 +34,7 @@ from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
-from holdfast.core.registry import add_app
+from holdfast.core.registry import add_app, refuse_while_importing
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
@@ -284,6 +284,7 @@ class App(Registry):
         """An engine with an executor of its own, not started yet."""
         from holdfast.wiring import build_engine, open_store  # not at the top: see parts.py
 
+        refuse_while_importing("a worker is started")
         _check_count("concurrency", concurrency)
         if processes is not None:
             _check_count("processes", processes)

@@ -67,6 +67,8 @@ class HoldfastError(Exception):
 class RetryableError(HoldfastError):
     """Raised by a step whose failure may pass. `retry_after` sets this retry's own delay."""
 
+    retry_after_us: int | None = None  # of a subclass whose own __init__ doesn't call this one, too
+
     def __init__(self, message: str = "", *, retry_after: Duration | None = None) -> None:
         super().__init__(message)
         self.retry_after_us = None if retry_after is None else to_us(retry_after, "retry_after")

@@ -567,23 +567,27 @@ class Executor(Protocol):
         may_begin: Callable[[], bool],
     ) -> None:
         """Begin to accept attempts. `on_outcome` is called once per attempt, `on_report` for what a step says on
-        its way. `may_begin` is asked right before an attempt begins: if it says no, the attempt does not, and its outcome
-        is marked cancelled. All three from any thread."""
+        its way. `may_begin` is asked right before an attempt begins to execute: if the answer is no it doesn't, and its
+        outcome is that it was cancelled. All are called from any thread, cost next to nothing and raise nothing."""
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
-        """Execute attempts. Never blocks, never raises for what the steps do."""
+        """Execute attempts. Never blocks, never raises for what the steps do. An attempt's `timeout` and `stall_timeout`
+        count from its beginning, and decide its outcome at that time whatever its code does."""
+
+    def withdraw(self, tokens: Iterable[int]) -> set[int]:
+        """Take back those of these attempts that have not begun to execute, and say which. They will not begin, and no
+        outcome arrives for them. Not to be called from several threads at a time, nor beside `cancel`."""
 
     def started_at(self, token: int) -> int | None:
         """When an attempt began to execute; None if it still waits for its turn."""
 
-    def withdraw(self, tokens: Iterable[int]) -> set[int]:
-        """Take back those of these attempts that have not begun: they never will, and no outcome arrives for them."""
-
     def cancel(self, token: int) -> None:
-        """Interrupt an attempt if it can be interrupted; its outcome still arrives, marked cancelled."""
+        """End an attempt, whether it has begun or not: its outcome arrives at once, marked cancelled, unless it has one.
+        Its code is interrupted if it can be."""
 
     def stop(self, grace: float) -> None:
-        """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it."""
+        """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it. Code that doesn't end
+        within a moment after that is left behind."""
 
     def close(self) -> None:
         """After `stop`: close what the steps have shared. The code of users decides how long that takes, so by now

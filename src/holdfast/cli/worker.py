@@ -7,8 +7,11 @@ import gc
 import io
 import json
 import logging
+import os
 import signal
 import sys
+import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -16,6 +19,7 @@ import click
 
 from holdfast.cli.endpoint import HealthEndpoint
 from holdfast.cli.target import open_target
+from holdfast.engine.reactor import Engine
 from holdfast.logs import OUTSIDE, RunFields
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -60,6 +64,54 @@ def set_up_logging(level: str, format: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
+class _Stopping:
+    """What signals do: the first one drains, the second one ends the process whatever it does."""
+
+    AT_ONCE = 1.0  # seconds to hand runs over in good order; without that the next worker takes them for lost
+
+    def __init__(self, engine: Engine, grace: float) -> None:
+        self._engine = engine
+        self._grace = grace
+        self._is_stopping = self._is_ending = False
+
+    def listen(self) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, self._stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it was started with nohup
+            signal.signal(signal.SIGHUP, self._drain)
+
+    def _drain(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_stopping:  # it says that a terminal is gone, and often comes beside another signal
+            self._is_stopping = True
+            self._engine.stop(self._grace)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_stopping:
+            self._drain(number, frame)
+        elif not self._is_ending:
+            self._is_ending = True
+            self._engine.stop(0)
+            _end_within(self.AT_ONCE, 128 + number)
+            # The same by the kernel, where native code keeps all threads of Python from running.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, 2 * self.AT_ONCE)
+
+    def is_over(self) -> None:
+        """All is done. Python would wait for threads that steps have left behind, however long they take."""
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
+            _end_within(self.AT_ONCE, 0)
+
+
+def _end_within(seconds: float, code: int) -> None:
+    def end() -> None:
+        time.sleep(seconds)
+        os._exit(code)
+
+    threading.Thread(target=end, name="holdfast-end", daemon=True).start()
+
+
 @click.command()
 @click.option(
     "--concurrency", default=16, show_default=True, type=click.IntRange(1), envvar="HOLDFAST_CONCURRENCY",
@@ -100,7 +152,8 @@ def worker(
     health: str | None,
     version: str | None,
 ) -> None:
-    """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C or SIGTERM; a second time ends it at once."""
+    """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C, SIGTERM or SIGHUP: steps may finish for the
+    grace period. A second Ctrl-C or SIGTERM ends it at once."""
     endpoint = HealthEndpoint(health) if health else None
     for stream in (sys.stdout, sys.stderr):  # what steps print is seen when they do it, in a file or a pipe too
         if isinstance(stream, io.TextIOWrapper):
@@ -116,16 +169,8 @@ def worker(
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     engine = app.make_engine(concurrency=concurrency, processes=processes)
-    count = 0
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-        engine.stop(grace if count == 1 else 0)
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for each in signals:
-        signal.signal(each, stop)
+    stopping = _Stopping(engine, grace)
+    stopping.listen()
     engine.start()
     if endpoint is not None:
         endpoint.start(engine.health)
@@ -135,8 +180,7 @@ def worker(
         "worker %s of app %r on %s knows: %s", engine.me.worker, app.name, engine.store.url, names
     )
     engine.run()
-    for each in signals:  # Python waits for threads that steps have left behind, and these may hang
-        signal.signal(each, signal.SIG_DFL)
+    stopping.is_over()
     if endpoint is not None:
         endpoint.close()
     logging.getLogger("holdfast").info("worker %s has stopped", engine.me.worker)
