@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import datetime as dt
 import gc
 import io
@@ -12,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType
 from typing import Any
 
 import click
@@ -64,44 +64,62 @@ def set_up_logging(level: str, format: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 class _Stopping:
-    """What signals do: the first one drains, the second one ends the process whatever it does."""
+    """What signals do: the first one drains, the second one ends the process whatever it does. SIGHUP only drains: it
+    says that a terminal is gone, and often comes beside another signal.
+
+    They are read by a thread, as the main one may be busy in native code: a database that somebody else has locked.
+    """
 
     AT_ONCE = 1.0  # seconds to hand runs over in good order; without that the next worker takes them for lost
 
     def __init__(self, engine: Engine, grace: float) -> None:
         self._engine = engine
         self._grace = grace
-        self._is_stopping = self._is_ending = False
+        self._count = 0
+        self._arrived, self._arriving = os.pipe()
 
     def listen(self) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, self._stop)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else it was started with nohup
-            signal.signal(signal.SIGHUP, self._drain)
+        os.set_blocking(self._arriving, False)
+        signal.set_wakeup_fd(self._arriving, warn_on_full_buffer=False)
+        for each in _SIGNALS:
+            if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup does
+                signal.signal(each, lambda number, frame: None)
+        threading.Thread(target=self._read, name="holdfast-signals", daemon=True).start()
 
-    def _drain(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_stopping:  # it says that a terminal is gone, and often comes beside another signal
-            self._is_stopping = True
+    def _read(self) -> None:
+        while numbers := os.read(self._arrived, 1):
+            if numbers[0] in _SIGNALS:
+                self._stop(numbers[0])
+
+    def _stop(self, number: int) -> None:
+        if number != signal.SIGHUP:
+            self._count += 1
+        if self._count <= 1:
             self._engine.stop(self._grace)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if not self._is_stopping:
-            self._drain(number, frame)
-        elif not self._is_ending:
-            self._is_ending = True
+        elif self._count == 2:
             self._engine.stop(0)
             _end_within(self.AT_ONCE, 128 + number)
             # The same by the kernel, where native code keeps all threads of Python from running.
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, 2 * self.AT_ONCE)
 
     def is_over(self) -> None:
         """All is done. Python would wait for threads that steps have left behind, however long they take."""
-        for each in (signal.SIGINT, signal.SIGTERM):
+        signal.set_wakeup_fd(-1)
+        for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
+        if _awaited_threads():
             _end_within(self.AT_ONCE, 0)
+
+
+def _awaited_threads() -> list[threading.Thread]:
+    """The threads that Python waits for when it ends: those of thread pools too, though they may be daemons."""
+    pooled = getattr(concurrent.futures.thread, "_threads_queues", {})
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    return [thread for thread in others if thread in pooled or not thread.daemon]
 
 
 def _end_within(seconds: float, code: int) -> None:
