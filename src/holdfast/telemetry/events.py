@@ -198,6 +198,8 @@ def plain(value: Any, budget: list[int], depth: int = 0) -> Any:
                 break
             items.append(plain(item, budget, depth + 1))
         return items
+    if isinstance(value, (bytes, bytearray)):
+        value = bytes(value[:MAX_TEXT])
     return _clipped(_repr(value))
 
 

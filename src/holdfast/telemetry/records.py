@@ -235,7 +235,7 @@ class Record:
         last = led[-1] if led else opened_by
         assert last is not None
         return AttemptState(
-            number=number, state=state, worker=_worker(led) or _worker(events), clock=last.clock,
+            number=number, state=state, worker=_worker(led, events), clock=last.clock,
             timestamp=last.timestamp, times={seen.kind: seen.timestamp for seen in events}, fields=fields,
         )  # fmt: skip
 
@@ -257,14 +257,15 @@ def _outranks(seen: Seen, known: Seen | None) -> bool:
     return seen.key > known.key
 
 
-def _worker(events: list[Seen]) -> str | None:
-    """Who executes: as the newest event says, or whoever sent it. Cancelling, and trying again, is others' work."""
-    for seen in reversed(events):
-        if isinstance(worker := seen.fields.get("worker"), str):
-            return worker
-    senders = [seen for seen in events if seen.kind != SENT and seen.origin]
-    theirs = [seen for seen in senders if seen.kind not in ("cancelled", RETRIED)]
-    return (theirs or senders)[-1].origin if senders else None
+def _worker(led: list[Seen], events: list[Seen]) -> str | None:
+    """Who executes an attempt: as its events say, those that led to its state first; else who sent them. Cancelling,
+    and trying again, is others' work."""
+    best_last = [*events, *led]
+    named = [seen.fields["worker"] for seen in best_last if isinstance(seen.fields.get("worker"), str)]
+    senders = [seen for seen in best_last if seen.kind != SENT and seen.origin]
+    executing = [seen.origin for seen in senders if seen.kind not in ("cancelled", RETRIED)]
+    found = named or executing or [seen.origin for seen in senders]
+    return found[-1] if found else None
 
 
 @dataclass(frozen=True, slots=True)
