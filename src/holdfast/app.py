@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -66,6 +67,11 @@ class SystemClock:
         return get(timeout)
 
 
+def without_password(url: str) -> str:
+    """A store's address as it may be shown."""
+    return re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url)
+
+
 class App(Registry):
     """An app: a name, a store, and the steps and workflows defined on it.
 
@@ -101,7 +107,7 @@ class App(Registry):
         add_app(self)
 
     def __repr__(self) -> str:
-        return f"<App {self.name!r} on {self.store_url}>"
+        return f"<App {self.name!r} on {without_password(self.store_url)}>"
 
     # -- parts
 
@@ -321,8 +327,16 @@ class App(Registry):
             "app": self.name,
             "modules": [m for m in [*first, *sorted(modules - {*first})] if m != "__main__"],
             "main_file": main_file,
-            "store": str(Path(self.store.url).absolute()) if self._own_parts() else "",
+            "store": self._address(),
         }
+
+    def _address(self) -> str:
+        """The store as a process in another folder names it; nothing if none can reach it."""
+        if not self._own_parts():
+            return ""
+        if self.store_url.startswith(("postgresql://", "postgres://")):
+            return self.store_url
+        return str(Path(self.store.url).absolute())
 
     @contextlib.contextmanager
     def worker(

@@ -40,6 +40,7 @@ from holdfast.ports import (
     Change,
     Claimed,
     Clock,
+    Committed,
     Executor,
     Notifier,
     Outcome,
@@ -53,6 +54,8 @@ from holdfast.ports import (
 
 logger = logging.getLogger("holdfast.engine")
 BATCH = 100
+LOCKED_AWHILE = 20_000
+"""Microseconds until a run that others had locked is looked at again."""
 """How many runs, and domain events, are deleted at a time."""
 
 
@@ -139,6 +142,8 @@ class Engine:
         self._backoff = 0.0
         self._failures = 0
         self._claims_unknown = False
+        self._unsettled = False  # a commit of unknown fate may yet happen
+        self._came_too_late = False  # what was due could not be claimed
         self._touched: dict[int, LiveRun] = {}
         self._has_peers = False
         self._suspects: deque[LiveRun] = deque()  # have lost their worker: their code goes on one at a time
@@ -694,7 +699,7 @@ class Engine:
         claim = min(self.settings.claim, room) if self._look and self._has_room() else 0
         if changes or (claim and self._something_waits()):
             try:
-                claimed = self._write(changes, claim)
+                committed = self._write(changes, claim)
             except Fenced:
                 self._fenced()
                 return
@@ -706,39 +711,40 @@ class Engine:
             self._act(touched)
             if self._probed is not None and self._is_probing() and self._probed.row.no in touched:
                 self._make_ready(self._probed)
-            for one in sorted(claimed, key=lambda c: c.row.created_at - c.row.priority * PRIORITY_HEAD_START):
+            for one in sorted(committed.claimed, key=lambda c: c.row.created_at - c.row.priority * PRIORITY_HEAD_START):
                 self._take_over(one)
             if claim:
-                self._look = len(claimed) >= claim
+                self._look = len(committed.claimed) >= claim
+                self._came_too_late = not changes and not committed.claimed
                 self._due_unknown = True
             self._mail = self._mail or any(
                 change.messages or any(child.if_taken for child in change.children) for _, change in changes
             )
-            self._tell(changes)
+            self._tell(changes, committed.emitted)
         else:
             self._act(touched)
 
-    def _write(self, changes: list[tuple[LiveRun, Change]], claim: int) -> list[Claimed]:
+    def _write(self, changes: list[tuple[LiveRun, Change]], claim: int) -> Committed:
         """One transaction. If a change can't be written at all, its run is set aside and the others are written."""
         failpoints.hit("engine.before_commit")
         try:
-            claimed = self.store.commit(self.me.worker, [change for _, change in changes], claim, self.names)
+            committed = self.store.commit(self.me.worker, [change for _, change in changes], claim, self.names)
         except (StoreError, Fenced):
             raise
         except Exception as error:
             if not changes:
                 raise
             if len(changes) > 1:
-                return [one for pair in changes for one in self._write([pair], 0)]
+                return Committed([], any([self._write([pair], 0).emitted for pair in changes]))
             for live, _ in changes:
                 live.refuse(self.store.now(), error)
                 self._make_ready(live)
-            return []
+            return Committed([])
         failpoints.hit("engine.after_commit")
         self._pulse.commit = time.monotonic()
         for live, change in changes:
             live.confirmed(change)
-        return claimed
+        return committed
 
     def _something_waits(self) -> bool:
         """Whether a run can be claimed now; if not, when the next one can."""
@@ -748,7 +754,11 @@ class Engine:
         except StoreError as error:
             self._back_off("looking for runs", error)
             return False
-        self._look = wake is not None and wake <= self.store.now()
+        now = self.store.now()
+        if self._came_too_late and wake is not None and wake <= now:
+            wake = now + LOCKED_AWHILE  # another worker is just taking it, or letting go of it
+        self._came_too_late = False
+        self._look = wake is not None and wake <= now
         self._parked_due = wake
         return self._look
 
@@ -861,7 +871,7 @@ class Engine:
                 return None
         return live.checkpoints.get(command.cmd)
 
-    def _tell(self, changes: list[tuple[LiveRun, Change]]) -> None:
+    def _tell(self, changes: list[tuple[LiveRun, Change]], emitted: bool) -> None:
         news = [
             live.row.id for live, change in changes if change.streamed or change.columns.get("status") in _WORTH_TELLING
         ]
@@ -869,7 +879,7 @@ class Engine:
             self._announce(news)
         if self._has_peers and any(change.children or change.messages or live.released for live, change in changes):
             self._ring()
-        if any(has_emitted(change) for _, change in changes):
+        if emitted or any(has_emitted(change) for _, change in changes):
             self._events = True
             self._ring(everyone=True)
         for live, change in changes:
@@ -901,6 +911,7 @@ class Engine:
     ) -> None:
         """Nobody knows whether it happened: each run has to be looked at again before it goes on."""
         self._back_off("commit", error)
+        self._unsettled = True
         self._touched |= touched
         for live, change in changes:
             live.unsure(change)
@@ -911,6 +922,7 @@ class Engine:
         """Read a run again after a commit whose fate is unknown; None if it can't be, or is no longer ours."""
         no = live.row.no
         try:
+            self._settle()
             row = self.store.get(live.row.id)
             if row is None or row.no != no or row.owner != self.me.worker:
                 self._drop(live)
@@ -929,11 +941,17 @@ class Engine:
         self.runs[no] = fresh
         return fresh
 
+    def _settle(self) -> None:
+        if self._unsettled:
+            self.store.settle(self.me.worker)
+            self._unsettled = False
+
     def _find_claimed(self) -> None:
         """Take over what a commit has claimed whose fate is unknown."""
         if time.monotonic() < self._backoff:
             return
         try:
+            self._settle()
             rows = self.store.runs(RunQuery(owner=self.me.worker, limit=self.settings.max_live + self.settings.claim))
             for row in rows:
                 if row.no not in self.runs:
