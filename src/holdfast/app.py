@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty
@@ -97,6 +98,7 @@ class App(Defining):
         self._store: Store | None = None
         self._notifier: Notifier | None = None
         self._lock = threading.RLock()
+        _apps.add(self)
         add_app(self)
 
     def __repr__(self) -> str:
@@ -399,6 +401,18 @@ class App(Defining):
     def _opened(self) -> Iterator[None]:
         _ = self.store
         yield
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A thread that doesn't exist in the child may have held these."""
+    for app in _apps:
+        app._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_count(what: str, value: Any) -> None:

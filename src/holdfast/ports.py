@@ -344,6 +344,11 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of every connection. Nothing is lost."""
 
+    def check(self) -> None:
+        """Find out whether what the store stands on is still there; StoreLostError if it was deleted or replaced, and
+        from then on from every method. A life lock that others no longer find is taken again. Cheap: engines ask once a
+        second."""
+
     def secret(self) -> bytes:
         """A random key made once per store, for signing tokens."""
 
