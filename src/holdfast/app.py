@@ -44,6 +44,7 @@ from holdfast.errors import (
     WrongContextError,
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
+from holdfast.stores.forks import gate
 
 if TYPE_CHECKING:
     from holdfast.engine.reactor import Engine, Settings
@@ -121,9 +122,11 @@ class App(Defining):
     def store(self) -> Store:
         with self._lock:
             if self._store is None:
-                from holdfast.parts import open_store  # not at the top: see parts.py
+                # A child forked during an import would wait for it for ever.
+                with gate.using(f"the store of app {self.name!r}"):
+                    from holdfast.parts import open_store  # not at the top: see parts.py
 
-                self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
+                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
             return self._store
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import secrets
 import socket
 import threading
@@ -104,7 +103,7 @@ class Doorbell(Notifier):
         self._next_clearing = now + _CLEAR_EVERY
         with contextlib.suppress(OSError):
             bells = [name for name in os.listdir(self._folder) if name.startswith(self._prefix)]
-            for name in random.sample(bells, min(len(bells), _PROBES)):
+            for name in secrets.SystemRandom().sample(bells, min(len(bells), _PROBES)):
                 if not self._is_answered(name):
                     os.unlink(os.path.join(self._folder, name))
 

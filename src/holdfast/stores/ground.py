@@ -16,8 +16,6 @@ import struct
 import sys
 import threading
 
-
-
 SUFFIXES = ("", "-wal", "-shm")
 _SHARED = (0x40000002, 510)
 """The bytes of the database that SQLite locks while it has it open."""

@@ -115,12 +115,13 @@ class SqliteStore(SqlStore):
         self._file = f":memory:{id(self)}" if self.in_memory else self.path
         if not self.in_memory:
             self._check_place()
-        gate.attend(self)
-        try:
-            super().__init__(app, url if self.in_memory else self.path, clock)
-        except BaseException:
-            self.close()
-            raise
+        with gate.using(self._file):
+            try:
+                super().__init__(app, url if self.in_memory else self.path, clock)
+            except BaseException:
+                self.close()
+                raise
+            gate.attend(self)
 
     # -- where the file is
 
@@ -320,7 +321,9 @@ class SqliteStore(SqlStore):
             pass
         for worker_id, lock in list(self._alive_here.items()):
             if isinstance(lock, LifeLock) and not lock.is_in_place():
-                logger.warning("%s was deleted or replaced while worker %s lives; it is made anew", lock.path, worker_id)
+                logger.warning(
+                    "%s was deleted or replaced while worker %s lives; it is made anew", lock.path, worker_id
+                )
                 lock.take_again()
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
