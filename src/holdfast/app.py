@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty
@@ -44,6 +45,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
 from holdfast.registry import Registry
+from holdfast.stores.forks import gate
 from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
@@ -104,6 +106,7 @@ class App(Registry):
         self._store: Store | None = None
         self._notifier: Notifier | None = None
         self._lock = threading.RLock()
+        _apps.add(self)
         add_app(self)
 
     def __repr__(self) -> str:
@@ -126,9 +129,11 @@ class App(Registry):
     def store(self) -> Store:
         with self._lock:
             if self._store is None:
-                from holdfast.wiring import open_store  # not at the top: see parts.py
+                # A child forked during an import would wait for it for ever.
+                with gate.using(f"the store of app {self.name!r}"):
+                    from holdfast.wiring import open_store  # not at the top: see wiring.py
 
-                self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
+                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
             return self._store
 
     @property
@@ -384,6 +389,18 @@ class App(Registry):
     def _opened(self) -> Iterator[None]:
         _ = self.store
         yield
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A thread that doesn't exist in the child may have held these."""
+    for app in _apps:
+        app._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_count(what: str, value: Any) -> None:

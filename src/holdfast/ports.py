@@ -394,6 +394,11 @@ class Store(Query, Protocol):
     can hold is that last one.
     """
 
+    def check(self) -> None:
+        """Find out whether what the store stands on is still there; StoreLostError if it was deleted or replaced, and
+        from then on from every method. A life lock that others no longer find is taken again. Cheap: engines ask once a
+        second."""
+
     # -- workers
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:

@@ -484,6 +484,7 @@ class Engine:
         self._look = self._mail = self._events = True
         self.ticks.look()
         try:
+            self.store.check()
             for worker_id in self.store.bury(self.me.worker, by_lease=self.store.now() >= self._judge_from):
                 logger.warning("worker %s is gone; its runs go on here or elsewhere", worker_id)
             peers = [w for w in self.store.workers() if w.id != self.me.worker]

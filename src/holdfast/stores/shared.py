@@ -87,6 +87,9 @@ class SqlStore(EventTables):
     def life_lock(self, worker_id: str) -> LifeLockLike | None:
         """The lock that a worker of that id holds as long as it lives; None if all workers live in this process."""
 
+    def check(self) -> None:
+        """A server watches over its own files."""
+
     # -- schema
 
     def _migrate(self) -> None:
