@@ -154,9 +154,9 @@ class SqlStore(EventTables):
 
     def _notice_clock(self, db: Any, now: int, lease: int) -> None:
         """Whether the last workers here had a clock that was ahead; nobody else may be there to remember."""
-        (leased,) = db.execute("SELECT max(lease_until) FROM workers WHERE app = :app", {"app": self.app}).fetchone()
-        left = db.execute("SELECT value FROM meta WHERE key = 'left_at'").fetchone()
-        if max((leased or 0) - lease, int(left[0]) if left else 0) > now + AHEAD:
+        (leased,) = db.execute(self._q["latest_lease"], {"app": self.app}).fetchone()
+        left = db.execute(self._q["get_meta"], {"key": "left_at"}).fetchone()
+        if max((leased or 0) - lease, int(bytes(left[0])) if left else 0) > now + AHEAD:
             db.execute(self._q["reset_times"], {"app": self.app, "now": now, "ahead": now + AHEAD})
 
     def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:

@@ -180,6 +180,12 @@ SELECT wake_at FROM runs
 WHERE app = :app AND owner IS NULL AND wake_at IS NOT NULL AND workflow {among names}
 ORDER BY wake_at LIMIT 1;
 
+-- name: latest_lease
+SELECT max(lease_until) FROM workers WHERE app = :app;
+
+-- name: get_meta
+SELECT value FROM meta WHERE key = :key;
+
 -- name: reset_times
 -- Runs whose own time is in the future wait for a time that is too late.
 UPDATE runs SET wake_at = :now
