@@ -23,7 +23,7 @@ def cpu_seconds(pid: int) -> float:
 
 BUSY = """
 import effects
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 runs = [effects.sequence.start(10_000_000)] + [effects.fan.start(500) for _ in range(20)]
 with effects.app.worker(settings=Settings()):
     while True:

@@ -52,7 +52,7 @@ from holdfast.errors import (
     UnknownNameError,
     WrongContextError,
 )
-from holdfast.ports import FINAL, Attempt, Emission, Message, NewRun, Notifier, RunQuery, RunRow, Status, Store
+from holdfast.ports import FINAL, Attempt, Emission, Message, NewRun, Notifier, RunQuery, RunRow, Status, Store, Topic
 from holdfast.views.entries import Entries, RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.trace import LIMIT, TraceNode, trace_of
 
@@ -124,7 +124,7 @@ class Client:
             self._check_same(taken, new, options)
             if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
                 self.retry(run_id)
-        self.notifier.ring()
+        self.notifier.ring(Topic.RUNS)
         return Run(self, run_id)
 
     def _check_same(self, taken: RunRow, new: NewRun, options: StartOptions) -> None:
@@ -163,7 +163,7 @@ class Client:
                 correlation=event if step is None else step.attempt.correlation,
             )
         )  # fmt: skip
-        self.notifier.ring(everyone=True)
+        self.notifier.ring(Topic.EVENTS, everyone=True)
         return event
 
     def trace(self, id: str) -> TraceNode:
@@ -402,7 +402,7 @@ class Client:
             raise RunNotFoundError(f"{failure}: no run {message.run_id!r} in app {self.app!r}", run_id=message.run_id)
         if status in FINAL and not message.late:
             raise RunFinishedError(f"{failure}: run {message.run_id} has ended ({status})", run_id=message.run_id)
-        self.notifier.ring()
+        self.notifier.ring(Topic.INBOX)
 
     def _plan_fork(self, run_id: str, at: int, replace: dict[int, Raw], input: Raw | None) -> Fork:
         self._refuse_without_history(self.row(run_id), "forked")
@@ -448,7 +448,7 @@ class Client:
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
-        self.notifier.ring()
+        self.notifier.ring(Topic.RUNS)
         return Run(self, new_id)
 
     def _options_of_fork(self, row: RunRow) -> bytes:

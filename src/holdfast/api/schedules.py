@@ -29,7 +29,7 @@ from holdfast.durations import SECOND, Duration
 from holdfast.engine.ticks import advance, read_spec, retimed, start_ticks, tick_run_id
 from holdfast.engine.timetable import LIMIT, Missed, Overlap, Spec, local, next_tick, ticks_after, ticks_between
 from holdfast.errors import ArgumentError, DefinitionError, ScheduleError, ScheduleNotFoundError
-from holdfast.ports import ScheduleChange, ScheduleRow, Store
+from holdfast.ports import ScheduleChange, ScheduleRow, Store, Topic
 
 P = ParamSpec("P")
 SHORTEST = SECOND // 10
@@ -419,7 +419,7 @@ class Schedules:
                 raise self._not_found(name)
             wanted = change(found[0] if found else None, client.store.now())
             if wanted is None or client.store.save_schedules([wanted]):
-                client.notifier.ring()
+                client.notifier.ring(Topic.SCHEDULES)
                 return wanted
 
     # -- the async edge
