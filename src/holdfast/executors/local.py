@@ -183,6 +183,8 @@ class LocalExecutor(Executor):
         return Outcome(attempt=execution.attempt, started=execution.started, lost=True, logs=logs), False
 
     def _no_process(self, execution: Execution, error: Exception) -> None:
+        if not execution.is_waiting():
+            return
         if execution.definition.options.pool == "process":
             if self.take_waiting(execution):
                 execution.settle(self.runner.failed(execution, error))
