@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.api.signatures import Canvas, Signature, Starter, chain, chord, each, group, in_short
+from holdfast.api.owner import Owner
+from holdfast.api.signatures import Canvas, Signature, chain, chord, each, group, in_short
 from holdfast.core.canvases import NO_OPTIONS, CanvasNode, read
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.registry import find_app
@@ -38,7 +39,7 @@ def signature(data: Mapping[str, Any] | Canvas, *, app: Any = None) -> Canvas:
 class _Reader:
     """Data to canvases."""
 
-    def __init__(self, app: Starter) -> None:
+    def __init__(self, app: Owner) -> None:
         self._app = app
 
     def read(self, data: bytes | Raw, where: str) -> Canvas:

@@ -11,7 +11,7 @@ import copy
 import datetime as dt
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -29,13 +29,12 @@ from holdfast.api.options import (
     step_options,
     wrong_call,
 )
-from holdfast.codec import Codec
+from holdfast.api.owner import Owner
 from holdfast.core.canvases import CanvasNode, OnFailure
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.registry import find_app
-from holdfast.core.resources import Resource
 from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 
@@ -45,23 +44,6 @@ STEP_OPTIONS = ("delay", "force_local", "max_losses", "max_retries", "queue", "r
 WORKFLOW_OPTIONS = ("delay", "max_retries", "priority", "timeout")
 RENAMED = {"countdown": "delay"}
 MOST_LEVELS = 100  # of nesting
-
-
-class Starter(Protocol):
-    """What an app does for its signatures."""
-
-    name: str
-    codec: Codec
-    replaced: Mapping[Resource[Any], Any]
-
-    def find_step(self, name: str) -> StepDefinition: ...
-
-    def find_workflow(self, name: str) -> WorkflowDefinition: ...
-
-    def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
-
-    def run_canvas(self, execution: Execution, node: bytes) -> asyncio.Future[Any]:
-        """Carry out a canvas in the run whose code asks."""
 
 
 class Canvas(abc.ABC):
@@ -76,7 +58,7 @@ class Canvas(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def app(self) -> Starter:
+    def app(self) -> Owner:
         """The app that its steps belong to."""
 
     # -- putting together
@@ -251,7 +233,7 @@ class Signature(Canvas):
 
     def __init__(
         self,
-        app: Starter,
+        app: Owner,
         definition: StepDefinition | WorkflowDefinition,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -268,7 +250,7 @@ class Signature(Canvas):
             _check_partial(definition, args, kwargs)
 
     @property
-    def app(self) -> Starter:
+    def app(self) -> Owner:
         return self._app
 
     @property
@@ -349,7 +331,7 @@ class Signature(Canvas):
 class _Composition(Canvas):
     """A canvas that is made of others. The first `_begins` of its parts get what comes before it."""
 
-    _home: Starter | None = None  # the app, where there are no members to tell it
+    _home: Owner | None = None  # the app, where there are no members to tell it
 
     @property
     @abc.abstractmethod
@@ -363,7 +345,7 @@ class _Composition(Canvas):
     def _begins(self) -> int: ...
 
     @property
-    def app(self) -> Starter:
+    def app(self) -> Owner:
         for part in self._parts:
             if not isinstance(part, _Composition) or part._parts or part._home is not None:
                 return part.app
@@ -554,7 +536,7 @@ class each(Canvas):
         self.items = [tuple(item) for item in items] if star else list(items)
 
     @property
-    def app(self) -> Starter:
+    def app(self) -> Owner:
         return self.step.app
 
     def __repr__(self) -> str:
@@ -598,7 +580,7 @@ def chunks(step: Signature, items: Iterable[Any], size: int) -> group:
 class Writer:
     """Canvases to data, checked: every call must fit its function, with what it will be given."""
 
-    def __init__(self, app: Starter) -> None:
+    def __init__(self, app: Owner) -> None:
         self._app = app
         self._fitting: set[tuple[Any, ...]] = set()
         self._level = 0
