@@ -127,7 +127,13 @@ def test_a_row_alone_is_enough_for_an_answer() -> None:
     found = why(waiting(history, "hook 'approval', timeout", wake_at=T0 + 60 * SECOND), T0)
     assert found.kind == "hook"
     assert found.text.startswith("waiting for hook 'approval', until ")
-    assert why(row_of(history), T0).text == "worker w1 is at it"
+    assert why(row_of(history), T0).text == "worker w1 executes its code"
+
+
+def test_a_run_that_its_worker_has_given_back_waits_for_another() -> None:
+    history = numbered(started(), step(ev.StepStarted, 0))
+    found = why(row_of(history, owner=None), T0 + SECOND, history, [worker("w2", names=("buy",))])
+    assert (found.kind, found.text) == ("worker", "waits for a worker")
 
 
 def test_a_run_to_begin_later_says_when() -> None:

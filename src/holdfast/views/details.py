@@ -48,7 +48,7 @@ def read_details(
         "forked_from": forked,
         "input": reader.value(input),
         **({"canvas": outline(canvas_of(input))} if input is not None and is_own(row.workflow) else {}),
-        **outcome_summary(row, events[-1] if events else None, reader),
+        **outcome_summary(row, next((event for event in events if event.seq == row.end_seq), None), reader),
         "hooks": hook_summaries(open_hooks(events, row)),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,

@@ -122,11 +122,9 @@ def worker_summary(worker: WorkerRow, now: int) -> dict[str, Any]:
 
 
 def hook_summaries(hooks: Sequence[HookView]) -> list[dict[str, str]]:
-    """Those that a person can answer."""
-    return sorted(
-        ({"name": hook.name, "key": hook.key} for hook in hooks if hook.where is None),
-        key=lambda hook: (hook["name"], hook["key"]),
-    )
+    """Those that a person can answer, each once."""
+    found = {(hook.name, hook.key) for hook in hooks if hook.where is None}
+    return [{"name": name, "key": key} for name, key in sorted(found)]
 
 
 def why_summary(why: Why) -> dict[str, Any]:

@@ -137,6 +137,8 @@ def _between_attempts(row: RunRow, now: int, history: Sequence[ev.Event], reader
 
 
 def _under_way(row: RunRow, now: int, history: Sequence[ev.Event], max_attempts: Mapping[str, int]) -> Why:
+    if row.status == Status.RUNNING and row.owner is None:  # its worker has stopped, and left it to others
+        return Why(kind="worker", text="waits for a worker")
     waits = waits_of(history, row) if history else []
     if row.status == Status.RUNNING:
         waits = [wait for wait in waits if wait.kind in ("step", "retry")] or waits
@@ -151,9 +153,7 @@ def _under_way(row: RunRow, now: int, history: Sequence[ev.Event], max_attempts:
 def _by_row(row: RunRow, now: int) -> Why:
     """Without a history, or where it doesn't tell: in the words of the engine that let the run wait."""
     if row.status == Status.RUNNING:
-        if row.owner is None:
-            return Why(kind="worker", text="waits for a worker")
-        return Why(kind="running", text=f"worker {row.owner} is at it", details={"worker": row.owner})
+        return Why(kind="running", text=f"worker {row.owner} executes its code", details={"worker": row.owner})
     reasons = [reason for reason in row.reason.split(", ") if reason]
     others = [reason for reason in reasons if reason not in ("sleep", "timeout")]
     kind: WhyKind = "sleep" if reasons == ["sleep"] else "waiting"
