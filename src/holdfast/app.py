@@ -10,9 +10,11 @@ import hashlib
 import inspect
 import logging
 import os
+import re
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty
@@ -34,7 +36,7 @@ from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
-from holdfast.core.registry import add_app
+from holdfast.core.registry import add_app, refuse_while_importing
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
@@ -43,6 +45,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
 from holdfast.registry import Registry
+from holdfast.stores.forks import gate
 from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
@@ -64,6 +67,11 @@ class SystemClock:
         if timeout <= 0:
             raise Empty
         return get(timeout)
+
+
+def without_password(url: str) -> str:
+    """A store's address as it may be shown."""
+    return re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url)
 
 
 class App(Registry):
@@ -98,10 +106,11 @@ class App(Registry):
         self._store: Store | None = None
         self._notifier: Notifier | None = None
         self._lock = threading.RLock()
+        _apps.add(self)
         add_app(self)
 
     def __repr__(self) -> str:
-        return f"<App {self.name!r} on {self.store_url}>"
+        return f"<App {self.name!r} on {without_password(self.store_url)}>"
 
     # -- parts
 
@@ -120,9 +129,11 @@ class App(Registry):
     def store(self) -> Store:
         with self._lock:
             if self._store is None:
-                from holdfast.wiring import open_store  # not at the top: see parts.py
+                # A child forked during an import would wait for it for ever.
+                with gate.using(f"the store of app {self.name!r}"):
+                    from holdfast.wiring import open_store  # not at the top: see wiring.py
 
-                self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
+                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
             return self._store
 
     @property
@@ -284,6 +295,7 @@ class App(Registry):
         """An engine with an executor of its own, not started yet."""
         from holdfast.wiring import build_engine, open_store  # not at the top: see parts.py
 
+        refuse_while_importing("a worker is started")
         _check_count("concurrency", concurrency)
         if processes is not None:
             _check_count("processes", processes)
@@ -320,8 +332,16 @@ class App(Registry):
             "app": self.name,
             "modules": [m for m in [*first, *sorted(modules - {*first})] if m != "__main__"],
             "main_file": main_file,
-            "store": str(Path(self.store.url).absolute()) if self._own_parts() else "",
+            "store": self._address(),
         }
+
+    def _address(self) -> str:
+        """The store as a process in another folder names it; nothing if none can reach it."""
+        if not self._own_parts():
+            return ""
+        if self.store_url.startswith(("postgresql://", "postgres://")):
+            return self.store_url
+        return str(Path(self.store.url).absolute())
 
     @contextlib.contextmanager
     def worker(
@@ -369,6 +389,18 @@ class App(Registry):
     def _opened(self) -> Iterator[None]:
         _ = self.store
         yield
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A thread that doesn't exist in the child may have held these."""
+    for app in _apps:
+        app._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_count(what: str, value: Any) -> None:

@@ -101,6 +101,7 @@ class Registry(Owner, abc.ABC):
         force_local: bool = False,
         pool: Pool = "thread",
         max_losses: int = 3,
+        at_most_once: bool = False,
         queue: str = "",
         schedule: When | Sequence[When] | None = None,
         tz: str | None = None,

@@ -24,7 +24,7 @@ from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
-from holdfast.core.registry import Definitions
+from holdfast.core.registry import Definitions, refuse_while_importing
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.programs import is_durable
 from holdfast.engine.records import (
@@ -75,6 +75,7 @@ class Client:
 
     def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls."""
+        refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
         if context is None:
             return self._create(name, call, options, options.id or str(uuid.uuid4()), None)

@@ -88,6 +88,8 @@ class Asking:
         self._beginning: ev.RunStarted | ev.ContinuedAsNew | None = None
         self._last_ts = 0
         self._taken_up = 0
+        self.ahead = 0
+        """How far the code's time is ahead of the database's, since that was set back."""
         self.started_at = 0
 
     @property

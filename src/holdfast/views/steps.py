@@ -66,6 +66,7 @@ class StepView(msgspec.Struct, kw_only=True, frozen=True):
 
 _STATES = {
     "StepStarted": StepState.STARTED, "StepRetrying": StepState.RETRY, "StepLost": StepState.PENDING,
+    "StepWithdrawn": StepState.PENDING,
     "StepCompleted": StepState.SUCCESS, "StepFailed": StepState.FAILURE, "StepCancelled": StepState.CANCELLED,
     "ChildStarted": StepState.STARTED, "ChildCompleted": StepState.SUCCESS, "ChildFailed": StepState.FAILURE,
     "ChildCancelled": StepState.CANCELLED, "ChildDropped": StepState.CANCELLED,
