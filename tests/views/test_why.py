@@ -186,7 +186,9 @@ def test_code_that_diverged_is_told_with_the_event_and_both_sides() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("stuck", "kind"), [("blocked", "blocked"), ("unknown", "unknown_workflow")])
+@pytest.mark.parametrize(
+    ("stuck", "kind"), [("blocked", "blocked"), ("lost", "crashing"), ("unknown", "unknown_workflow")]
+)
 def test_other_reasons_to_be_stuck_are_told_apart(stuck: str, kind: str) -> None:
     history = numbered(started())
     row = row_of(history, status=Status.STUCK, stuck=stuck, reason="because")

@@ -15,7 +15,7 @@ from holdfast.views.values import PlainReader
 from holdfast.views.waits import Wait, waits_of
 
 WhyKind = Literal[
-    "ended", "diverged", "blocked", "unknown_workflow", "paused", "not_yet", "retry", "no_worker", "worker_lost",
+    "ended", "diverged", "blocked", "crashing", "unknown_workflow", "paused", "not_yet", "retry", "no_worker", "worker_lost",
     "worker", "running", "step", "step_retry", "hook", "event", "child", "sleep", "timeout", "waiting",
 ]  # fmt: skip
 NO_CODEC = PlainReader()
@@ -96,7 +96,8 @@ def _stuck(row: RunRow, history: Sequence[ev.Event], reader: PlainReader) -> Why
         before = next((event.seq for event in reversed(history) if event.delivered and event.seq < stuck.seq), 0)
         details |= {"event": state.get("event") or before}
         details |= {name: state[name] for name in ("recorded", "asked", "line") if state.get(name)}
-    kind: WhyKind = "blocked" if row.stuck == "blocked" else "diverged"
+    kinds: dict[str, WhyKind] = {"blocked": "blocked", "lost": "crashing"}
+    kind = kinds.get(row.stuck, "diverged")
     return Why(kind=kind, text=row.reason, since=stuck and stuck.ts, details=details)
 
 
