@@ -49,7 +49,8 @@ def why(
         return _stuck(row, history, reader)
     if status == Status.PAUSED:
         paused = _last(history, ev.RunPaused)
-        return Why(kind="paused", text=row.reason, since=paused and paused.ts, details={"reason": row.reason})
+        text = row.reason or "paused; no reason was given"
+        return Why(kind="paused", text=text, since=paused and paused.ts, details={"reason": row.reason})
     if status == Status.PENDING and row.started_at is None and _is_ahead(row, now):
         text = f"begins {until(row.wake_at or now, now)}"
         return Why(kind="not_yet", text=text, since=row.created_at, details={"begins_at": row.wake_at})
@@ -116,7 +117,7 @@ def _nobody(row: RunRow, now: int, workers: Sequence[WorkerRow] | None) -> Why |
             kind="worker_lost", text=f"its worker {row.owner} {silent}: {then}",
             since=owner.lease_until if owner is not None else None, details={"worker": row.owner, "alive": len(alive)},
         )  # fmt: skip
-    if row.status == Status.WAITING and (row.wake_at is None or _is_ahead(row, now)):
+    if _is_ahead(row, now) or (row.status == Status.WAITING and row.wake_at is None):
         return None  # nothing is to be done now
     since = row.wake_at or row.created_at
     if not alive:
