@@ -293,7 +293,7 @@ class App(Registry):
         self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
     ) -> Host:
         """An engine with an executor of its own, not started yet."""
-        from holdfast.wiring import build_engine, open_store  # not at the top: see parts.py
+        from holdfast.wiring import build_engine, open_store  # not at the top: see wiring.py
 
         refuse_while_importing("a worker is started")
         _check_count("concurrency", concurrency)

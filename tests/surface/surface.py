@@ -27,8 +27,9 @@ MADE_BY_USERS = (App, BaseException, Codec, Schedule, TestApp, shield)
 CONTRACT = {"MovableClock", "StoreContract"}
 INTERNAL = {
     App: {
-        "client", "find_step", "find_workflow", "known_names", "make_engine", "max_attempts", "notifier", "run_canvas",
-        "start_run", "startable_names", "store", "declare_schedule", "declared_schedules", "encode_by_name", "subscribers",
+        "client", "declare_schedule", "declared_schedules", "define_step", "define_workflow", "encode_by_name", "find_step",
+        "find_workflow", "known_names", "make_engine", "max_attempts", "notifier", "run_canvas", "start_run",
+        "startable_names", "store", "subscribers",
     },
     Codec: {"encode_error_value", "error_text", "join_call", "join_list", "plain"},
     CallOptions: {"start_with"},

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.registry import is_own
-from holdfast.ports import RunQuery, RunRow, ScheduleRow, Status, Store, WorkerRow
+from holdfast.ports import Query, RunQuery, RunRow, ScheduleRow, Status, WorkerRow
 from holdfast.views.summaries import run_summary, worker_summary
 from holdfast.views.times import SECOND, length
 from holdfast.views.why import why
@@ -52,7 +52,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return {name for worker in self.alive for name in worker.names}
 
 
-def read_snapshot(store: Store, build: str, defines: Collection[str]) -> Snapshot:
+def read_snapshot(store: Query, build: str, defines: Collection[str]) -> Snapshot:
     waiting = [Status.PENDING, Status.RETRY, Status.WAITING]
     return Snapshot(
         now=store.now(), workers=store.workers(), schedules=store.schedules(), build=build, defines=defines,
