@@ -239,6 +239,7 @@ def test_a_client_s_event_is_placed_the_same_by_every_receiver() -> None:
     for start, events in ((0, [sent, follows]), (1000, [follows, sent])):
         transport, state = InMemoryTransport(), ClusterState()
         receiver = EventReceiver(transport, LamportClock(start))
+        assert (receiver.receive(sent) or {})["clock"] == 0
         transport.publish(events)
         receiver.capture({"*": state.apply}, timeout=0)
         states.append(state)
