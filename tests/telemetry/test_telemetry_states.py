@@ -280,6 +280,7 @@ def test_what_is_kept_of_one_step_is_bounded() -> None:
     kept = [len(record.kept()) for record in state.steps._population.records.values()]
     assert max(kept) <= 3 * MAX_SLOTS
     assert (state.steps["a"].attempt, state.steps["a"].fields["done"]) == (4999, 4999)
+    assert state.apply_many([event("progress", 1, attempt=1, done=1), event("progress", 1, done=1)]) == 0
 
 
 def test_nothing_is_left_behind_of_what_was_forgotten() -> None:

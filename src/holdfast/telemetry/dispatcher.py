@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -34,8 +35,8 @@ class EventDispatcher:
     `dropped`. Trouble of the transport is logged once, and what waits is offered again with growing pauses. With
     `interval=None` there is no thread: whoever has the dispatcher calls `flush` on one of its own.
 
-    `origin` names this process for all who listen: a worker's id, or host and pid. A forked child sends by its own pid
-    and under its own origin, and leaves what waited at the fork to its parent.
+    `origin` names this process for all who listen: a worker's id; if none is given, host and pid. A forked child says
+    its own pid, and leaves what waited at the fork to its parent.
     """
 
     def __init__(
@@ -107,8 +108,7 @@ class EventDispatcher:
                 self._buffer.popleft()
                 self.dropped += 1
             if self._thread is None and self._interval is not None:
-                self._thread = threading.Thread(target=self._carry, name="holdfast-telemetry", daemon=True)
-                self._thread.start()
+                self._thread = _started(self._carry)
         return event
 
     def flush(self) -> bool:
@@ -154,15 +154,25 @@ class EventDispatcher:
             self._closed = True
         self._wanted.set()
         # On a thread of its own, for a transport may hang, and a process that ends must not hang with it.
-        last = threading.Thread(target=self.flush, name="holdfast-telemetry-flush", daemon=True)
-        last.start()
-        last.join(timeout)
+        last = _started(self.flush)
+        if last is not None:
+            last.join(timeout)
 
     def __enter__(self) -> EventDispatcher:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _started(work: Callable[[], object]) -> threading.Thread | None:
+    """A thread that does this; None if there can't be one: the process is ending, or has too many."""
+    thread = threading.Thread(target=work, name="holdfast-telemetry", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 _dispatchers: weakref.WeakSet[EventDispatcher] = weakref.WeakSet()
