@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import disk
+
 from holdfast import (
     App,
     Dag,
@@ -23,6 +25,7 @@ from holdfast import (
     HoldfastError,
     RetryableError,
     Run,
+    StoreError,
     chain,
     chord,
     emit,
@@ -45,6 +48,8 @@ def note(*facts: object) -> None:
         os.write(fd, line)
     finally:
         os.close(fd)
+    if "SHIM_LOG" in os.environ:
+        disk.acknowledge(os.environ["SHIM_LOG"], line)
 
 
 @contextlib.contextmanager
@@ -305,6 +310,30 @@ def play(seed: int, seconds: float) -> None:
         note("started", run_id, kind, start(kind, run_id, chance.randint(2, 12)))
         number += 1
         time.sleep(chance.uniform(0.0, 0.12))
+
+
+def ask(seed: int, seconds: float) -> None:
+    """Wait for results, and note each that was shown."""
+    until, number = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        run_id = f"child-{seed}-{number}"
+        run = child.options(id=run_id).start(number)
+        note("started", run_id, "child", number + 1)
+        with contextlib.suppress(TimeoutError):
+            note("result", run_id, run.result(timeout=1))
+        number += 1
+
+
+def insist(runs: int) -> None:
+    """Start runs on a disk that may fail, each again until it is acknowledged."""
+    kinds = ("steady", "fan", "mixed", "rounds", "chord")
+    for number in range(runs):
+        kind = kinds[number % len(kinds)]
+        run_id = f"{kind}-{number}"
+        for _ in range(20):
+            with contextlib.suppress(StoreError):
+                note("started", run_id, kind, start(kind, run_id, number % 7 + 2))
+                break
 
 
 def send(sender: int, run_ids: list[str], words: int, seconds: float) -> None:
