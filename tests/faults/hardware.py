@@ -148,13 +148,10 @@ FAULTS = {
     "EIO on a sync": ("sync", errno.EIO),
     "EIO on a read": ("read", errno.EIO),
 }
-CLEAN = (0, 1)
-"""How a process may end whose disk fails: by itself."""
 
 
 def fail_disk(folder: Path, shim: Path, seed: int, name: str, runs: int = 25) -> tuple[Counter[str], list[str]]:
-    """A worker and a client whose disk fails for a few calls, beside a worker whose disk is sound. Gives figures, and
-    all that is wrong."""
+    """A worker and a client whose disk fails for a few calls. Gives figures, and all that is wrong."""
     chance = random.Random(f"disk {seed} {name}")
     what, number = FAULTS[name]
     faults: list[str] = []
@@ -170,15 +167,16 @@ def fail_disk(folder: Path, shim: Path, seed: int, name: str, runs: int = 25) ->
         everything.child.options(id="first").start(1)  # the store is there
         worker = world.worker(**failing(world, 150))
         client = world.python("-c", f"import everything; everything.insist({runs})", **failing(world, 60))
-        if client.wait(60) not in CLEAN:
+        if client.wait(60) < 0:
             faults.append(f"the client ended with {client.returncode}")
-        if worker.poll() is not None:  # it may give up while it starts
-            figures["workers that gave up"] += 1
-            if worker.returncode not in CLEAN or "Traceback" in world.log():
-                faults.append(f"the worker ended with {worker.returncode}: {world.log()[-2_000:]}")
-            worker = world.worker()
         try:
-            world.until(lambda: campaign.settled(world), 60, "the end of all runs, with the same worker")
+            world.until(lambda: worker.poll() is not None or campaign.settled(world), 60, "the end of all runs")
+            if worker.poll() is not None:  # it gives up if it can't read the store while it starts, and says so
+                figures["workers that gave up"] += 1
+                if worker.returncode < 0 or "Traceback" in world.log():
+                    faults.append(f"the worker ended with {worker.returncode}: {world.log()[-2_000:]}")
+                worker = world.worker()
+                world.until(lambda: campaign.settled(world), 60, "the end of all runs, with another worker")
             world.check_histories()
         except AssertionError as error:
             faults.append(str(error))
