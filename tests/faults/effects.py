@@ -37,7 +37,8 @@ from holdfast.core import events as ev
 from holdfast.engine.records import to_record
 from holdfast.ports import NewRun
 
-app = App("effects", version="1")
+BUILD = os.environ.get("EFFECTS_BUILD", "1")
+app = App("effects", version=BUILD)
 log = logging.getLogger("effects")
 
 
@@ -431,6 +432,13 @@ async def dies_in_process() -> str:
 @app.workflow
 async def in_process(n: int) -> int:
     return live_in_process(n)
+
+
+@app.workflow
+async def changed() -> str:
+    """The second build asks another question."""
+    answer = await hook("go on" if BUILD == "1" else "carry on")
+    return f"{answer} {await add(1, 2)}"
 
 
 @app.step
