@@ -11,8 +11,8 @@ import pytest
 from waiting import wait_until
 
 from holdfast import App, hook, wf
-from holdfast.engine.records import outcome_message
 from holdfast.engine.reactor import Settings
+from holdfast.engine.records import outcome_message
 from holdfast.ports import Attempt, Change, Claimed, Outcome
 
 

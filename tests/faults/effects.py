@@ -82,6 +82,15 @@ async def say_at_gate(name: str) -> str:
 
 
 @app.step
+async def say_until_gate(name: str) -> str:
+    this_step.stream("before")
+    while not gate(name).exists():
+        await asyncio.sleep(0.01)
+    this_step.stream("after")
+    return name
+
+
+@app.step
 def total(numbers: list[int]) -> int:
     effect("total", numbers)
     return sum(numbers)
@@ -233,6 +242,13 @@ async def sequence(n: int) -> int:
     return total
 
 
+@app.workflow(retain="1d")
+async def brief(n: int) -> int:
+    """Forgotten some time after its end."""
+    wf.set_data("n", n)
+    return await add(n, 1)
+
+
 @app.workflow
 def plain(n: int) -> int:
     for _ in range(n):
@@ -355,6 +371,13 @@ async def gated(name: str) -> str:
     passed = wait_at_gate(name)
     await add(1, 1)
     return passed
+
+
+@app.workflow
+async def crowd(n: int, name: str) -> int:
+    """More steps than a worker has threads."""
+    waiting = [wait_at_gate.submit(name) for _ in range(n)]
+    return len([await each for each in waiting])
 
 
 @app.workflow

@@ -291,7 +291,7 @@ def start(kind: str, run_id: str, n: int) -> Any:
     return sum(3 * i for i in range(n))
 
 
-KINDS = "mixed fan queue steady family rounds shut makes talks trip errands chord".split()
+KINDS = ["mixed", "fan", "queue", "steady", "family", "rounds", "shut", "makes", "talks", "trip", "errands", "chord"]
 
 
 OPEN = ["PENDING", "RUNNING", "WAITING", "RETRY", "PAUSED"]

@@ -1,4 +1,4 @@
-"""Power cuts and disks that fail, under the work of the campaign: what is tried, and what is checked."""
+"""Power cuts and disks that fail, under the work of everything.py: what is tried, and what is checked."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import campaign
 import disk
 import everything
+import fire
 from world import World, open_world
 
 WORDS = 20
@@ -132,7 +132,7 @@ def carry_on(world: World) -> list[str]:
     for run in world.app.runs(workflow="listens"):
         run.cancel("nobody sends any more")
     worker = world.worker()
-    world.until(lambda: campaign.settled(world), 60, "the end of all runs")
+    world.until(lambda: fire.settled(world), 60, "the end of all runs")
     world.check_histories()
     stuck = [f"{run.id} is STUCK: {run.reason}" for run in world.app.runs(limit=10_000) if run.status == "STUCK"]
     world.stop(worker)
@@ -170,13 +170,13 @@ def fail_disk(folder: Path, shim: Path, seed: int, name: str, runs: int = 25) ->
         if client.wait(60) < 0:
             faults.append(f"the client ended with {client.returncode}")
         try:
-            world.until(lambda: worker.poll() is not None or campaign.settled(world), 60, "the end of all runs")
+            world.until(lambda: worker.poll() is not None or fire.settled(world), 60, "the end of all runs")
             if worker.poll() is not None:  # it gives up if it can't read the store while it starts, and says so
                 figures["workers that gave up"] += 1
                 if worker.returncode < 0 or "Traceback" in world.log():
                     faults.append(f"the worker ended with {worker.returncode}: {world.log()[-2_000:]}")
                 worker = world.worker()
-                world.until(lambda: campaign.settled(world), 60, "the end of all runs, with another worker")
+                world.until(lambda: fire.settled(world), 60, "the end of all runs, with another worker")
             world.check_histories()
         except AssertionError as error:
             faults.append(str(error))
@@ -188,20 +188,19 @@ def fail_disk(folder: Path, shim: Path, seed: int, name: str, runs: int = 25) ->
 
 def compare(world: World, figures: Counter[str]) -> list[str]:
     """What was acknowledged is there, with the right result, and no step has two outcomes or was begun after its own."""
-    verdict = campaign.Verdict()
-    ledger = campaign.Ledger(world.ledger_file)
+    verdict = fire.Verdict()
+    ledger = fire.Ledger(world.ledger_file)
     known = {run.id: run for run in world.app.runs(limit=10_000)}
     for run_id, expected in ledger.expected.items():
         if run_id not in known:
             verdict.lost.append(run_id)
         else:
-            campaign.check_result(verdict, ledger, known[run_id], expected)
+            fire.check_result(verdict, ledger, known[run_id], expected)
     for run_id in known:
-        campaign.check_steps(world, verdict, ledger, run_id)
+        fire.check_steps(world, verdict, ledger, run_id)
     figures["runs"] += len(known)
     figures["acknowledged starts"] += len(ledger.expected)
     with closing(sqlite3.connect(world.database)) as db:
         if db.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
             verdict.wrong.append("the database is damaged")
     return [f"{name}: {line}" for name, lines in verdict.faults().items() for line in lines]
-

@@ -1,4 +1,5 @@
-"""Everything at once, under fire. A failure names its seed: `python tests/faults/campaign.py --seed 7 --way SIGKILL`."""
+"""Everything at once, under fire. A failure names its seed: `python tests/faults/campaign.py --only fire --way SIGKILL
+--seed 7` tries it again."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from campaign import WAYS, Plan, Verdict, run_campaign
+from fire import WAYS, Plan, Verdict, run_campaign
 
 SEED = int(os.environ.get("HOLDFAST_SEED", "2026"))
 OPEN = {"repeated", "unasked", "unsaid"}

@@ -44,6 +44,7 @@ def test_many_power_cuts_lose_nothing_that_was_said(tmp_path: Path, shim: Path, 
 def test_a_disk_that_fails_for_a_while_loses_nothing(tmp_path: Path, shim: Path, name: str) -> None:
     figures, faults = hardware.fail_disk(tmp_path, shim, SEED, name)
     assert not faults, f"seed {SEED}: {faults[:10]}"
+    assert figures["acknowledged starts"] == 25
 
 
 @pytest.mark.torture
