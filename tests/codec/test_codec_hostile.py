@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import enum
 import json
-import re
 import sys
 import uuid
 from collections import deque
@@ -47,7 +46,7 @@ def read(decode: Any, data: bytes, *rest: Any) -> None:
 
 KNOWN = (
     type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset, complex, range, Decimal, Fraction,
-    uuid.UUID, dt.date, dt.time, dt.timedelta, dt.tzinfo, PurePath, BaseException, re.Pattern, deque, enum.Enum, msgspec.UnsetType,
+    uuid.UUID, dt.date, dt.time, dt.timedelta, dt.tzinfo, PurePath, BaseException, deque, enum.Enum, msgspec.UnsetType,
     *m.CLASSES,
 )  # fmt: skip
 

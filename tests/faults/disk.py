@@ -66,13 +66,13 @@ class File:
     def take(self, record: Record) -> None:
         if record.op == "b":
             self.syncing[record.offset] = list(self.pending)
-        elif record.op == "s":
+        elif record.op == "s" and record.offset in self.syncing:  # else it began on a file that was removed since
             covered = {id(each) for each in self.syncing.pop(record.offset)}
             for each in [each for each in self.pending if id(each) in covered]:
                 apply(self.durable, each)
             self.pending = [each for each in self.pending if id(each) not in covered]
             self.is_synced, self.removed = True, None
-        else:
+        elif record.op in ("w", "t"):
             self.pending.append(record)
 
     def content(self, chance: random.Random, torn: bool) -> bytes | None:

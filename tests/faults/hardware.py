@@ -154,13 +154,13 @@ def fail_disk(folder: Path, shim: Path, seed: int, name: str, runs: int = 25) ->
     """A worker and a client whose disk fails for a few calls. Gives figures, and all that is wrong."""
     chance = random.Random(f"disk {seed} {name}")
     what, number = FAULTS[name]
+    log = folder / "disk-log"
     faults: list[str] = []
     figures: Counter[str] = Counter()
 
     def failing(world: World, latest: int) -> dict[str, str]:
         first, count = chance.randint(1, latest), chance.randint(1, 4)
-        figures["failed calls"] += count
-        shimmed = {"LD_PRELOAD": str(shim), "SHIM_STORE": str(world.database)}
+        shimmed = {"LD_PRELOAD": str(shim), "SHIM_STORE": str(world.database), "SHIM_LOG": str(log)}
         return shimmed | {"SHIM_FAULT": f"{what} {number} {first} {count}"}
 
     with open_world(folder, everything) as world:
@@ -183,6 +183,7 @@ def fail_disk(folder: Path, shim: Path, seed: int, name: str, runs: int = 25) ->
         faults += compare(world, figures)
         if world.stop(worker) != 0:
             faults.append(f"the worker ended with {worker.returncode}")
+    figures["failed calls"] = sum(record.op == "f" for record in disk.read(log))
     return figures, faults
 
 

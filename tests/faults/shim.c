@@ -26,7 +26,7 @@
 enum { OTHER, DATABASE, WAL, JOURNAL };
 
 struct record {
-    char op; /* w write, t truncate, u unlink, b sync begins, s synced; disk.py adds a for what was acknowledged */
+    char op; /* w write, t truncate, u unlink, b sync begins, s synced, f made to fail; disk.py adds a: said */
     char file;
     char padding[2];
     uint32_t length;
@@ -89,7 +89,10 @@ static int fails(char op) {
     if (op != fault_op)
         return 0;
     long number = atomic_fetch_add(&seen, 1) + 1;
-    return number >= fault_first && number < fault_first + fault_count;
+    if (number < fault_first || number >= fault_first + fault_count)
+        return 0;
+    put('f', OTHER, 0, NULL, 0);
+    return 1;
 }
 
 static int opened(int fd, const char *path) {

@@ -45,6 +45,7 @@ def test_a_disk_that_fails_for_a_while_loses_nothing(tmp_path: Path, shim: Path,
     figures, faults = hardware.fail_disk(tmp_path, shim, SEED, name)
     assert not faults, f"seed {SEED}: {faults[:10]}"
     assert figures["acknowledged starts"] == 25
+    assert figures["failed calls"] > 0, "nothing was tried"
 
 
 @pytest.mark.torture
