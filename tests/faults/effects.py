@@ -392,13 +392,6 @@ async def gated(name: str) -> str:
 
 
 @app.workflow
-async def crowd(n: int, name: str) -> int:
-    """More steps than a worker has threads."""
-    waiting = [wait_at_gate.submit(name) for _ in range(n)]
-    return len([await each for each in waiting])
-
-
-@app.workflow
 async def talks(*gates: str) -> None:
     log.info("begin")
     for name in gates:

@@ -64,6 +64,7 @@ def test_what_a_step_says_while_its_run_is_paused_is_kept(world: World) -> None:
     run.pause()
     world.until(lambda: run.status == "PAUSED")
     world.open_gate("end")
+    world.until(lambda: world.inbox(run.id) == ["outcome"], what="the end of the step")
     run.resume()
     assert run.result(timeout=20) == "end"
     assert [item.item for item in run.stream()] == ["before", "after"]

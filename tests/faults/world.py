@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -140,6 +141,12 @@ class World:
 
     def pids(self) -> list[int]:
         return [worker.pid for worker in self.app.store.workers()]
+
+    def inbox(self, run_id: str) -> list[str]:
+        """The kinds of messages that wait for a run."""
+        with closing(sqlite3.connect(self.database)) as db:
+            query = "SELECT kind FROM inbox i JOIN runs r ON r.no = i.run WHERE r.id = ? ORDER BY i.id"
+            return [kind for (kind,) in db.execute(query, (run_id,))]
 
     def recorded(self) -> set[str]:
         """All steps whose end is in the store, as ledger entries name them."""

@@ -62,8 +62,8 @@ def as_ordinary_user() -> Iterator[None]:
         return
     open_store(":memory:").close()  # its queries
     with pytest.MonkeyPatch.context() as patch:
-        known = shared.migrations()
-        patch.setattr(shared, "migrations", lambda: known)
+        known = shared.migrations(SqliteStore.dialect)
+        patch.setattr(shared, "migrations", lambda dialect: known)
         os.seteuid(65534)
         try:
             yield
