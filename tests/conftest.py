@@ -33,7 +33,8 @@ def postgres_schemas(postgres_server: str) -> Iterator[Callable[[], str]]:
 
     def make() -> str:
         made.append(f"test_{os.getpid()}_{next(_numbers)}")
-        return f"{postgres_server}{'&' if '?' in postgres_server else '?'}schema={made[-1]}"
+        joint = "&" if "?" in postgres_server else "?"
+        return f"{postgres_server}{joint}schema={made[-1]}&application_name={made[-1]}"
 
     yield make
     with psycopg.connect(postgres_server, autocommit=True) as connection:

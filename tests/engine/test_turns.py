@@ -11,8 +11,8 @@ import pytest
 from waiting import wait_until
 
 from holdfast import App, hook, wf
-from holdfast.engine.reactor import Settings
 from holdfast.engine.records import outcome_message
+from holdfast.engine.settings import Settings
 from holdfast.ports import Attempt, Change, Claimed, Outcome
 
 
@@ -82,7 +82,7 @@ def test_a_commit_takes_so_many_events_and_not_many_more(app: App) -> None:
     engine.store.commit = measured  # type: ignore[method-assign]
     engine.start()
     while not all(run.status.is_final for run in runs):
-        engine.turn()
+        engine.engine.turn([])
     engine.stop(0)
     engine.run()
     engine.store.close()
@@ -133,7 +133,7 @@ def test_runs_that_only_wait_are_let_go_at_once_where_there_are_too_many(app: Ap
         runs = [asks.start() for _ in range(5)]
         wait_until(lambda: all(run.status == "WAITING" for run in runs))
         assert all(owner(app, run.id) is not None for run in runs)
-        engine.settings.max_live = 2
+        engine.engine.settings.max_live = 2
         wait_until(lambda: sum(owner(app, run.id) is not None for run in runs) <= 2)
     app.close()
 

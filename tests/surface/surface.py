@@ -39,7 +39,7 @@ MADE_BY_USERS = (
     Metrics, OpenTelemetryInstrument, Schedule, TelemetryInstrument, TestApp, shield,
 )  # fmt: skip
 # What other layers of Holdfast, or the interpreter, call. It may change without notice.
-CONTRACT = {"MovableClock", "StoreContract"}
+CONTRACT = {"MovableClock", "RaceContract", "StoreContract"}
 INTERNAL = {
     App: {
         "client", "declare_schedule", "declared_schedules", "define_step", "define_workflow", "encode_by_name", "find_step",

@@ -327,7 +327,7 @@ class Engine:
                     self._park(no, now)
         if (look := self.inflight.next_look()) is not None and look <= mono:
             self._show_started(mono)
-        if self.claims.stale and not self.stopping and len(self.runs) >= self.settings.max_live:
+        if len(self.runs) >= self.settings.max_live and self._idle:
             self._make_room(now)
         if not self.stopping and self.ticks.have_come(now) and not self.backoff.is_on():
             self._tick()
@@ -501,7 +501,10 @@ class Engine:
 
     def _make_room(self, now: int) -> None:
         """Memory is full and others wait: those that have waited longest leave at once."""
-        for no in list(itertools.islice(self._idle, self.settings.claim)):
+        surplus = len(self.runs) - self.settings.max_live
+        if self.claims.stale and not self.stopping and self._can_claim():
+            surplus += self.settings.claim
+        for no in list(itertools.islice(self._idle, surplus)):
             self.agenda.drop(("park", no))
             self._park(no, now)
 

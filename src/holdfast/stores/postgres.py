@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -44,6 +44,7 @@ from holdfast.ports import (
     WorkerRow,
 )
 from holdfast.stores.arrays import adapt
+from holdfast.stores.postgres_life import LifeLock, ServerClock
 from holdfast.stores.postgres_sql import POSTGRES, children_of, commit_of, creation_of, messages_of
 from holdfast.stores.shared import SqlStore
 
@@ -70,16 +71,17 @@ class PostgresStore(SqlStore):
         self, app: str, url: str, clock: Clock, *, server_time: bool = True, judge_after: float | None = None
     ) -> None:
         parts = urlsplit(url)
-        options = dict(parse_qsl(parts.query))
-        self.schema = options.pop("schema", "holdfast")
-        size = options.pop("pool", str(POOL))
+        given = [option.partition("=") for option in parts.query.split("&") if option]
+        ours = {name: value for name, _, value in given if name in ("schema", "pool")}
+        self.schema, size = ours.get("schema", "holdfast"), ours.get("pool", str(POOL))
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", self.schema):
             raise StoreUnavailableError(
                 f"?schema={self.schema}: a schema's name is made of a-z, 0-9 and _, up to 63 of them"
             )
         if not size.isdigit() or int(size) < 2:
             raise StoreUnavailableError(f"?pool={size}: give the number of connections a process may open, 2 or more")
-        self._conninfo = urlunsplit(parts._replace(query=urlencode(options)))
+        rest = "&".join("".join(option) for option in given if option[0] not in ours)  # as it is: it is the driver's
+        self._conninfo = urlunsplit(parts._replace(query=rest))
         self._options = self._connection_options()
         self._size = int(size)
         self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
@@ -203,14 +205,14 @@ class PostgresStore(SqlStore):
     def beat(self, worker_id: str, lease: int) -> bool:
         """On the connection that holds the life lock: whoever can't renew the one can't the other."""
         lock = self._alive_here.get(worker_id)
+        if not isinstance(lock, LifeLock):
+            return super().beat(worker_id, lease)
         failpoints.hit("beat.before_commit")
-        with self._errors(), lock.held() if isinstance(lock, LifeLock) else self._borrow() as connection:
-            clock = self._server_clock
-            before = clock.local.now() if clock else 0
-            parameters = {"until": self.now() + lease, "worker": worker_id}
-            found = connection.execute(self._q["beat"], parameters).fetchone()
-            if clock and found:
-                clock.set(before, found[0], clock.local.now())
+        with self._errors():
+            before = self._server_clock.local.now() if self._server_clock else 0
+            found = lock.execute(self._q["beat"], {"until": self.now() + lease, "worker": worker_id})
+            if self._server_clock and found:
+                self._server_clock.set(before, found[0], self._server_clock.local.now())
         failpoints.hit("beat.after_commit")
         return found is not None
 
@@ -340,70 +342,6 @@ class PostgresStore(SqlStore):
         if pool is not None:
             with contextlib.suppress(Exception):
                 pool.drain()
-
-
-class LifeLock:
-    """A session's advisory lock on a connection of its own, free 3 ms after the process has died."""
-
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], key: int) -> None:
-        self._connect = connect
-        self._key = key
-        self._connection: psycopg.Connection[Any] | None = None
-        self._lock = threading.Lock()
-
-    def take(self) -> None:
-        with self.held():
-            return
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[psycopg.Connection[Any]]:
-        """The connection that holds it. If it was lost the lock is taken again, unless the lost connection has it yet."""
-        with self._lock:
-            connection = self._connection
-            if connection is None or connection.closed:
-                connection = self._connection = self._connect()
-                connection.execute("SET synchronous_commit = off")  # only heartbeats are written here
-                connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key,))
-            yield connection
-
-    def release(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                with contextlib.suppress(psycopg.Error):  # closing alone would let go of it too, a moment later
-                    self._connection.execute("SELECT pg_advisory_unlock(%s)", (self._key,))
-                self._connection.close()
-                self._connection = None
-
-    def is_free(self) -> bool:
-        with contextlib.closing(self._connect()) as connection:
-            found = connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key,)).fetchone()
-            return bool(found and found[0])
-
-    def clear(self) -> None:
-        """Nothing is left of one."""
-
-
-class ServerClock:
-    """The database's time without asking for it: this machine's, and by how much that is wrong."""
-
-    def __init__(self, local: Clock) -> None:
-        self.local = local
-        self._offset = 0
-
-    def now(self) -> int:
-        return self.local.now() + self._offset
-
-    def monotonic(self) -> float:
-        return self.local.monotonic()
-
-    def random(self) -> float:
-        return self.local.random()
-
-    def set(self, before: int, told: int, after: int) -> None:
-        """The database told its time between two of ours. What we believed stays as long as it may be true, so that time
-        doesn't jump to and fro with each answer."""
-        if not told - after <= self._offset <= told - before:
-            self._offset = told - (before + after) // 2
 
 
 class _Db:
