@@ -10,13 +10,14 @@ import hashlib
 import inspect
 import logging
 import os
+import random
 import re
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from queue import Empty
 from typing import TYPE_CHECKING, Any, overload
 
 from holdfast import failpoints
@@ -31,12 +32,11 @@ from holdfast.api.options import (
     to_epoch,
 )
 from holdfast.api.schedules import Schedules
-from holdfast.api.tracing import TraceNode
+from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
-from holdfast.core.registry import add_app
-from holdfast.defining import Defining
+from holdfast.core.registry import add_app, refuse_while_importing
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
@@ -44,9 +44,13 @@ from holdfast.errors import (
     WrongContextError,
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
+from holdfast.registry import Registry
+from holdfast.stores.forks import gate
+from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
-    from holdfast.engine.reactor import Engine, Settings
+    from holdfast.engine.host import Host
+    from holdfast.engine.settings import Settings
 
 
 class SystemClock:
@@ -55,15 +59,14 @@ class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1_000
 
-    def wait(
-        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
-    ) -> Any:
-        for moment in (due, tick):
-            if moment is not None:
-                timeout = min(timeout, (moment - self.now()) / 1_000_000)
-        if timeout <= 0:
-            raise Empty
-        return get(timeout)
+    def monotonic(self) -> float:
+        return time.clock_gettime(_STEADY)
+
+    def random(self) -> float:
+        return random.random()
+
+
+_STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def without_password(url: str) -> str:
@@ -71,7 +74,7 @@ def without_password(url: str) -> str:
     return re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url)
 
 
-class App(Defining):
+class App(Registry):
     """An app: a name, a store, and the steps and workflows defined on it.
 
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
@@ -103,6 +106,7 @@ class App(Defining):
         self._store: Store | None = None
         self._notifier: Notifier | None = None
         self._lock = threading.RLock()
+        _apps.add(self)
         add_app(self)
 
     def __repr__(self) -> str:
@@ -125,9 +129,11 @@ class App(Defining):
     def store(self) -> Store:
         with self._lock:
             if self._store is None:
-                from holdfast.parts import open_store  # not at the top: see parts.py
+                # A child forked during an import would wait for it for ever.
+                with gate.using(f"the store of app {self.name!r}"):
+                    from holdfast.wiring import open_store  # not at the top: see wiring.py
 
-                self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
+                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
             return self._store
 
     @property
@@ -184,8 +190,7 @@ class App(Defining):
         """The run of that id; RunNotFoundError if there is none."""
         return self.client.get(run_id)
 
-    async def aget_run(self, run_id: str) -> Run[Any]:
-        return await asyncio.to_thread(self.get_run, run_id)
+    aget_run = twin(get_run)
 
     def runs(
         self,
@@ -217,31 +222,7 @@ class App(Defining):
             )
         )  # fmt: skip
 
-    async def aruns(
-        self,
-        *,
-        status: Status | str | Sequence[Status | str] | None = None,
-        workflow: str | None = None,
-        parent: str | None = None,
-        since: dt.datetime | None = None,
-        data: dict[str, Any] | None = None,
-        schedule: str | None = None,
-        after: int | None = None,
-        limit: int = 100,
-    ) -> RunPage:
-        """`runs` for async code."""
-        return await asyncio.to_thread(
-            lambda: self.runs(
-                status=status,
-                workflow=workflow,
-                parent=parent,
-                since=since,
-                data=data,
-                schedule=schedule,
-                after=after,
-                limit=limit,
-            )
-        )
+    aruns = twin(runs)
 
     def send_hook(
         self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
@@ -250,11 +231,7 @@ class App(Defining):
         several names wait with that key)."""
         self.client.send_hook(token, payload, key, name)
 
-    async def asend_hook(
-        self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
-    ) -> None:
-        """`send_hook` for async code."""
-        await asyncio.to_thread(lambda: self.send_hook(token, payload, key=key, name=name))
+    asend_hook = twin(send_hook)
 
     # -- domain events, schedules
 
@@ -284,8 +261,7 @@ class App(Defining):
         """The process that a run, or a domain event, belongs to, as a tree."""
         return self.client.trace(id)
 
-    async def atrace(self, id: str) -> TraceNode:
-        return await asyncio.to_thread(self.trace, id)
+    atrace = twin(trace)
 
     def gc(self, batch: int = 500) -> int:
         """Delete runs whose time of retention has passed, in batches; how many there were."""
@@ -294,8 +270,7 @@ class App(Defining):
             total += gone.runs
         return total
 
-    async def agc(self, batch: int = 500) -> int:
-        return await asyncio.to_thread(self.gc, batch)
+    agc = twin(gc)
 
     # -- working
 
@@ -316,10 +291,11 @@ class App(Defining):
 
     def make_engine(
         self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
-    ) -> Engine:
+    ) -> Host:
         """An engine with an executor of its own, not started yet."""
-        from holdfast.parts import build_engine, open_store  # not at the top: see parts.py
+        from holdfast.wiring import build_engine, open_store  # not at the top: see wiring.py
 
+        refuse_while_importing("a worker is started")
         _check_count("concurrency", concurrency)
         if processes is not None:
             _check_count("processes", processes)
@@ -368,9 +344,7 @@ class App(Defining):
         return str(Path(self.store.url).absolute())
 
     @contextlib.contextmanager
-    def worker(
-        self, *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0
-    ) -> Iterator[Engine]:
+    def worker(self, *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0) -> Iterator[Host]:
         """Run an engine in this process, on threads of its own, until the block ends."""
         engine = self.make_engine(concurrency=concurrency, settings=settings)
         engine.start()
@@ -413,6 +387,18 @@ class App(Defining):
     def _opened(self) -> Iterator[None]:
         _ = self.store
         yield
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A thread that doesn't exist in the child may have held these."""
+    for app in _apps:
+        app._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_count(what: str, value: Any) -> None:

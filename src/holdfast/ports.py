@@ -394,6 +394,11 @@ class Store(Query, Protocol):
     can hold is that last one.
     """
 
+    def check(self) -> None:
+        """Find out whether what the store stands on is still there; StoreLostError if it was deleted or replaced, and
+        from then on from every method. A life lock that others no longer find is taken again. Cheap: engines ask once a
+        second."""
+
     # -- workers
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
@@ -461,6 +466,10 @@ class Store(Query, Protocol):
     def collect(self, limit: int) -> Collected:
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each."""
 
+    def reset_times(self, ahead: int) -> int:
+        """The clock was set back. Runs that wait for a time, and whose last event is further in the future than `ahead`,
+        can be claimed at once: their owner will tell anew when they are due. How many there were."""
+
     def next_wake(self, names: Sequence[str]) -> int | None:
         """When the next unowned run of these workflows is due; 0 if a message waits for one."""
 
@@ -501,13 +510,24 @@ class Store(Query, Protocol):
         is taken is left alone, and so is a subscription that has ended."""
 
 
+class Topic(StrEnum):
+    """What a hint is about, so that an engine asks only for that: runs to be claimed, messages to runs, domain events,
+    schedules."""
+
+    EVERYTHING = "*"
+    RUNS = "runs"
+    INBOX = "inbox"
+    EVENTS = "events"
+    SCHEDULES = "schedules"
+
+
 class Notifier(Protocol):
     """Push between processes: hints only. A lost hint costs a moment, a needless one costs a look."""
 
-    def listen(self, on_ring: Callable[[], None]) -> str:
+    def listen(self, on_ring: Callable[[Topic], None]) -> str:
         """Call `on_ring` from some thread whenever an engine should look; the address others ring at."""
 
-    def ring(self, everyone: bool = False) -> None:
+    def ring(self, topic: Topic, everyone: bool = False) -> None:
         """Something was put where an engine should look: one of this app, or of any."""
 
     def announce(self, run_ids: Iterable[str]) -> None:
@@ -571,21 +591,34 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Executor(Protocol):
     """Where steps execute."""
 
-    def start(self, on_outcome: Callable[[Outcome], None], on_report: Callable[[Attempt, str, Any], None]) -> None:
+    def start(
+        self,
+        on_outcome: Callable[[Outcome], None],
+        on_report: Callable[[Attempt, str, Any], None],
+        may_begin: Callable[[], bool],
+    ) -> None:
         """Begin to accept attempts. `on_outcome` is called once per attempt, `on_report` for what a step says on
-        its way; both from any thread."""
+        its way. `may_begin` is asked right before an attempt begins to execute: if the answer is no it doesn't, and its
+        outcome is that it was cancelled. All are called from any thread, cost next to nothing and raise nothing."""
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
-        """Execute attempts. Never blocks, never raises for what the steps do."""
+        """Execute attempts. Never blocks, never raises for what the steps do. An attempt's `timeout` and `stall_timeout`
+        count from its beginning, and decide its outcome at that time whatever its code does."""
+
+    def withdraw(self, tokens: Iterable[int]) -> set[int]:
+        """Take back those of these attempts that have not begun to execute, and say which. They will not begin, and no
+        outcome arrives for them. Not to be called from several threads at a time, nor beside `cancel`."""
 
     def started_at(self, token: int) -> int | None:
         """When an attempt began to execute; None if it still waits for its turn."""
 
     def cancel(self, token: int) -> None:
-        """Interrupt an attempt if it can be interrupted; its outcome still arrives, marked cancelled."""
+        """End an attempt, whether it has begun or not: its outcome arrives at once, marked cancelled, unless it has one.
+        Its code is interrupted if it can be."""
 
     def stop(self, grace: float) -> None:
-        """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it."""
+        """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it. Code that doesn't end
+        within a moment after that is left behind."""
 
     def close(self) -> None:
         """After `stop`: close what the steps have shared. The code of users decides how long that takes, so by now
@@ -593,14 +626,13 @@ class Executor(Protocol):
 
 
 class Clock(Protocol):
-    """Time, as something that a test can move."""
+    """Time and chance, as something that a test can move."""
 
-    def now(self) -> int: ...
+    def now(self) -> int:
+        """Microseconds since the epoch."""
 
-    def wait(
-        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
-    ) -> Any:
-        """Block in `get(seconds)` until something arrives, the time `due` or `tick` has come, or `timeout` real seconds
-        have passed; then it raises queue.Empty. `busy` says how many steps execute: meanwhile time must not be skipped.
-        `tick` is when the next schedule ticks: for that alone nobody who waits for a run skips time, as there is always
-        a next one."""
+    def monotonic(self) -> float:
+        """Seconds, on a clock that is never set, and goes on while the machine sleeps."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""

@@ -44,8 +44,8 @@ from holdfast import (
     wf,
 )
 from holdfast.api.options import NO_OPTIONS
-from holdfast.engine.reactor import Settings
-from holdfast.executors import local as local_module
+from holdfast.engine.settings import Settings
+from holdfast.executors import loops as loops_module
 from holdfast.stores import sqlite as sqlite_module
 from holdfast.stores.doorbell import Intercom
 from holdfast.stores.sqlite import SqliteStore
@@ -616,7 +616,7 @@ def test_code_that_swallows_the_interruption_is_set_aside_even_so(app: App) -> N
 def test_an_async_step_that_blocks_is_told_with_its_line(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(loops_module, "PATIENCE", 0.05)
     told = threading.Event()
 
     @app.step
@@ -637,8 +637,9 @@ def test_an_async_step_that_blocks_is_told_with_its_line(
         told.set()
         assert run.result() == "done"
     (message,) = caplog.messages
+    place = line_of(blocks.__wrapped__, "told.wait")
     assert (
-        f"holds up all others of this worker, for 0.05 s or longer, at {line_of(blocks.__wrapped__, 'told.wait')}"
+        f"async step 'blocks' of run {run.id} holds up all others of this worker, for 0.05 s or longer, at {place}"
         in message
     )
 

@@ -7,7 +7,7 @@ import pytest
 from cli_driver import Cli
 
 from holdfast import App
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 
 
 @pytest.mark.usefixtures("worker")

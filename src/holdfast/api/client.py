@@ -14,21 +14,9 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api.domain_events import emit_in_step, encode_event
-from holdfast.api.handles import (
-    LogLine,
-    Run,
-    RunEvent,
-    RunPage,
-    RunStep,
-    RunSteps,
-    StatusEntry,
-    StepLogs,
-    StreamedItem,
-    moment,
-)
+from holdfast.api.handles import Run, RunPage
 from holdfast.api.hooks import Token, encode_payload, read_token
 from holdfast.api.options import StartOptions, check_call, check_id, to_epoch
-from holdfast.api.tracing import LIMIT, TraceNode, tree_of
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
@@ -36,8 +24,7 @@ from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
-from holdfast.core.registry import Definitions
-from holdfast.core.views import statuses_of, steps_of
+from holdfast.core.registry import Definitions, refuse_while_importing
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.programs import is_durable
 from holdfast.engine.records import (
@@ -65,11 +52,12 @@ from holdfast.errors import (
     UnknownNameError,
     WrongContextError,
 )
-from holdfast.ports import FINAL, Attempt, Emission, Message, NewRun, Notifier, RunQuery, RunRow, Status, Store
+from holdfast.ports import FINAL, Attempt, Emission, Message, NewRun, Notifier, RunQuery, RunRow, Status, Store, Topic
+from holdfast.views.entries import Entries, RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.trace import LIMIT, TraceNode, trace_of
 
 logger = logging.getLogger("holdfast")
-PATIENCE = 2.0
-_MOMENTS = ("due", "expires", "retry_at", "scheduled_at", "started", "value")  # fields of events that are times
+WARN_AFTER = 2.0  # seconds without a worker
 
 
 class Client:
@@ -81,11 +69,13 @@ class Client:
         self.store = store
         self.notifier = notifier
         self.codec: Codec = definitions.codec
+        self._entries = Entries(self.codec)
 
     # -- starting
 
     def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls."""
+        refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
         if context is None:
             return self._create(name, call, options, options.id or str(uuid.uuid4()), None)
@@ -134,7 +124,7 @@ class Client:
             self._check_same(taken, new, options)
             if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
                 self.retry(run_id)
-        self.notifier.ring()
+        self.notifier.ring(Topic.RUNS)
         return Run(self, run_id)
 
     def _check_same(self, taken: RunRow, new: NewRun, options: StartOptions) -> None:
@@ -173,7 +163,7 @@ class Client:
                 correlation=event if step is None else step.attempt.correlation,
             )
         )  # fmt: skip
-        self.notifier.ring(everyone=True)
+        self.notifier.ring(Topic.EVENTS, everyone=True)
         return event
 
     def trace(self, id: str) -> TraceNode:
@@ -185,7 +175,7 @@ class Client:
                 f"no run and no domain event {id!r} in app {self.app!r} on {self.store.url}", run_id=id
             )
         correlation = correlation_of(row) if row is not None else event.correlation if event is not None else ""
-        return tree_of(correlation, *self.store.trace(correlation, LIMIT))
+        return trace_of(correlation, *self.store.trace(correlation, LIMIT))
 
     # -- waiting
 
@@ -217,7 +207,7 @@ class Client:
     def _wait(self, run_id: str, limit: int | None, given_up: threading.Event | None) -> RunRow:
         begun = time.monotonic()
         deadline = begun + (float("inf") if limit is None else limit / 1_000_000)
-        warn_at = begun + PATIENCE
+        warn_at = begun + WARN_AFTER
         watch = self.notifier.watch(run_id)
         try:
             while True:
@@ -282,7 +272,7 @@ class Client:
                 _, over = self._look(run_id)  # looked at first: nothing is streamed after the end
                 for row in self.store.stream(run_id, after, 1_000):
                     after = row.number
-                    yield StreamedItem(row.number, self.codec.decode(row.item), row.cmd, row.attempt, moment(row.ts))
+                    yield self._entries.streamed(row)
                 if over and not self.store.stream(run_id, after, 1):
                     return
                 if not over:
@@ -321,77 +311,17 @@ class Client:
         return {key: self.codec.decode(value) for key, value in self.store.data(run_id).items()}
 
     def history(self, run_id: str) -> list[RunEvent]:
-        return [self._describe(event) for event in self.events(run_id)]
-
-    def _describe(self, event: ev.AnyEvent) -> RunEvent:
-        shown = ("seq", "ts", "name", "cmd", "cause", "attempt")
-        fields = [field for field in event.__struct_fields__ if field not in shown]
-        return RunEvent(
-            seq=event.seq,
-            kind=event.kind,
-            at=moment(event.ts),
-            name=getattr(event, "name", ""),
-            cmd=getattr(event, "cmd", ""),
-            cause=getattr(event, "cause", 0),
-            attempt=getattr(event, "attempt", 0),
-            detail={field: self._decoded(field, getattr(event, field)) for field in fields},
-        )
-
-    def _decoded(self, field: str, value: Any) -> Any:
-        if field in _MOMENTS and isinstance(value, int):
-            return moment(value) if value else None
-        if field == "error" and isinstance(value, Raw):
-            return None if bytes(value) == b"null" else self.codec.decode_error(value)
-        if field in ("args", "input"):
-            args, kwargs = self._call(value)
-            return (*args, kwargs) if kwargs else args
-        if isinstance(value, Raw):
-            return self.codec.decode(value)
-        if isinstance(value, dict):
-            return {key: self._decoded("", each) for key, each in value.items()}
-        return value
-
-    def _call(self, raw: Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        found = msgspec.json.decode(raw)
-        if isinstance(found, dict) and set(found) <= {"args", "kwargs"}:
-            return self.codec.decode_call(raw)
-        return (self.codec.decode(raw),), {}
+        return [self._entries.event(event) for event in self.events(run_id)]
 
     def steps(self, run_id: str) -> RunSteps:
-        progress = self.store.attributes(run_id, "progress")
-        out = RunSteps()
-        for view in steps_of(self.events(run_id)):
-            args, kwargs = self._call(view.args)
-            error = None if view.error is None else self.codec.decode_error(view.error)
-            result = None if view.result is None else self.codec.decode(view.result)
-            shown = progress.get(view.cmd)
-            out.append(
-                RunStep(
-                    name=view.name, state=view.state, attempts=view.attempts, cmd=view.cmd, args=args, kwargs=kwargs,
-                    result=result, error=error, started_at=moment(view.started_at), ended_at=moment(view.ended_at),
-                    retry_at=moment(view.retry_at), worker=view.worker, child_run_id=view.child_id, reused=view.reused,
-                    progress=None if shown is None else msgspec.json.decode(shown), key=view.key, undoes=view.undoes,
-                    reason=view.reason,
-                )
-            )  # fmt: skip
-        return out
+        return self._entries.steps(self.events(run_id), self.store.attributes(run_id, "progress"))
 
     def logs(self, run_id: str) -> list[StepLogs]:
         self.row(run_id)
-        found = []
-        for body in self.store.attributes(run_id, "logs").values():
-            kept = self.codec.decode(body)
-            kept["lines"] = [LogLine(moment(at), *rest) for at, *rest in kept["lines"]]
-            found.append(StepLogs(**kept))
-        return sorted(found, key=lambda kept: kept.lines[0].at)
+        return self._entries.logs(self.store.attributes(run_id, "logs").values())
 
     def status_history(self, run_id: str) -> list[StatusEntry]:
-        row = self.row(run_id)
-        entries = []
-        for change in statuses_of(self.events(run_id), row):
-            error = None if change.error is None else self.codec.decode_error(change.error)
-            entries.append(StatusEntry(change.status, moment(change.at), error, change.reason))
-        return entries
+        return self._entries.statuses(self.events(run_id), self.row(run_id))
 
     # -- acting
 
@@ -472,7 +402,7 @@ class Client:
             raise RunNotFoundError(f"{failure}: no run {message.run_id!r} in app {self.app!r}", run_id=message.run_id)
         if status in FINAL and not message.late:
             raise RunFinishedError(f"{failure}: run {message.run_id} has ended ({status})", run_id=message.run_id)
-        self.notifier.ring()
+        self.notifier.ring(Topic.INBOX)
 
     def _plan_fork(self, run_id: str, at: int, replace: dict[int, Raw], input: Raw | None) -> Fork:
         self._refuse_without_history(self.row(run_id), "forked")
@@ -518,7 +448,7 @@ class Client:
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
-        self.notifier.ring()
+        self.notifier.ring(Topic.RUNS)
         return Run(self, new_id)
 
     def _options_of_fork(self, row: RunRow) -> bytes:

@@ -9,8 +9,8 @@ from click.core import ParameterSource
 
 from holdfast.app import without_password
 from holdfast.cli.failures import Failure
-from holdfast.cli.output import Span, json_option, note, print_json, print_table
-from holdfast.cli.place import find_app
+from holdfast.cli.output import Styled, json_option, note, print_json, print_table
+from holdfast.cli.target import find_app
 from holdfast.cli.worker import worker
 
 
@@ -34,7 +34,7 @@ def config(context: click.Context, as_json: bool) -> None:
     else:
         print_table(
             ["SETTING", "VALUE", "FROM"],
-            [[Span(s["name"], "bold"), Span(_shown(s["value"])), Span(s["from"], "dim")] for s in settings],
+            [[Styled(s["name"], "bold"), Styled(_shown(s["value"])), Styled(s["from"], "dim")] for s in settings],
         )
     if problem:
         note(problem)

@@ -49,7 +49,7 @@ def show(value: object) -> str:
     """A short repr that never fails, whatever the value's own `__repr__` does."""
     try:
         return _short.repr(value)
-    except Exception:
+    except BaseException:
         return f"<unprintable {type(value).__name__}>"
 
 

@@ -18,11 +18,12 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api.functions import Step, Workflow
+from holdfast.api.owner import Owner
 from holdfast.codec import digest
 from holdfast.compose.canvas import WINDOW
 from holdfast.compose.composition import Composition, Context, digest_of, encode_context, split_list
 from holdfast.compose.drawing import to_mermaid, to_svg
-from holdfast.compose.handlers import Home, Scope
+from holdfast.compose.handlers import Scope
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future
 from holdfast.core.plans import Plan, PlannedStep, RunIf, member_key
@@ -37,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DagStep:
     """A step as it is defined."""
 
     name: str
@@ -61,9 +62,9 @@ class Dag(Composition):
 
     _what = "dag"
 
-    def __init__(self, name: str, *, app: Home, **options: Any) -> None:
+    def __init__(self, name: str, *, app: Owner, **options: Any) -> None:
         """`options` are those of a workflow."""
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, DagStep] = {}
         self._checked: Plan | None = None
         super().__init__(name, app, options)
 
@@ -99,7 +100,7 @@ class Dag(Composition):
                 f"step {name!r}: map_over={map_over!r}, but {added.name} has no parameter for the element; its first one that "
                 "isn't `ctx` or `context` takes it. For a DAG or a saga, add a workflow that takes the element and awaits it"
             )
-        self._nodes[name] = Node(name, tuple(dict.fromkeys(depends_on)), run_if, condition, map_over)
+        self._nodes[name] = DagStep(name, tuple(dict.fromkeys(depends_on)), run_if, condition, map_over)
         self._checked = None
         return self
 
@@ -159,7 +160,7 @@ class Dag(Composition):
             self._checked = plan
         return self._checked
 
-    def _planned(self, node: Node) -> PlannedStep:
+    def _planned(self, node: DagStep) -> PlannedStep:
         handler = self._handlers[node.name]
         depends_on = node.depends_on
         if node.map_over in self._nodes and node.map_over not in (*depends_on, node.name):
@@ -225,7 +226,7 @@ class Dag(Composition):
     async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
         return await _DagRun(self, execution, plan, context).until_done()
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         """In order, one after the other."""
         progress = Progress(self._plan())
         results: Context = {}
@@ -249,12 +250,12 @@ class Dag(Composition):
 
     async def _execute_plainly(self, step: PlannedStep, seen: Context) -> Any:
         if not step.map_over:
-            return await self._call_plainly(step.name, seen)
+            return await self._call_directly(step.name, seen)
         parameter = self._handlers[step.name].element
         elements = seen.get(step.map_over)
         if not isinstance(elements, list | tuple):
             raise self._not_a_list(step.name, step.map_over, seen)
-        return [await self._call_plainly(step.name, {**seen, parameter: element}) for element in elements]
+        return [await self._call_directly(step.name, {**seen, parameter: element}) for element in elements]
 
     def _unwanted(self, step: PlannedStep, context: Context) -> str:
         """Why the step's own condition keeps it from running, "" if it doesn't."""

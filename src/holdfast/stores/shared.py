@@ -42,6 +42,8 @@ HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "t
 PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
+AHEAD = 60 * 1_000_000
+"""What is further in the future was told by a clock that was wrong."""
 LAST_TIME = 2**63 - 1
 
 
@@ -84,6 +86,9 @@ class SqlStore(EventTables):
     @abc.abstractmethod
     def life_lock(self, worker_id: str) -> LifeLockLike | None:
         """The lock that a worker of that id holds as long as it lives; None if all workers live in this process."""
+
+    def check(self) -> None:
+        """A server watches over its own files."""
 
     # -- schema
 
@@ -132,6 +137,7 @@ class SqlStore(EventTables):
         try:
             with self.write("register") as db:
                 now = self.now()
+                self._notice_clock(db, now, lease)
                 db.execute(
                     self._q["insert_worker"],
                     {
@@ -145,6 +151,13 @@ class SqlStore(EventTables):
         except BaseException:
             self.let_go(worker.id)
             raise
+
+    def _notice_clock(self, db: Any, now: int, lease: int) -> None:
+        """Whether the last workers here had a clock that was ahead; nobody else may be there to remember."""
+        (leased,) = db.execute(self._q["latest_lease"], {"app": self.app}).fetchone()
+        left = db.execute(self._q["get_meta"], {"key": "left_at"}).fetchone()
+        if max((leased or 0) - lease, int(bytes(left[0])) if left else 0) > now + AHEAD:
+            db.execute(self._q["reset_times"], {"app": self.app, "now": now, "ahead": now + AHEAD})
 
     def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
         with self.write("learn") as db:
@@ -173,6 +186,7 @@ class SqlStore(EventTables):
             db.execute(self._q["release_runs"], {"loss": 0, "now": self.now(), "worker": worker_id})
             if found is not None:
                 self._dismiss(db, found[0])
+            db.execute(self._q["set_meta"], {"key": "left_at", "value": str(self.now()).encode()})
         self.let_go(worker_id)
 
     def let_go(self, worker_id: str) -> None:
@@ -367,6 +381,11 @@ class SqlStore(EventTables):
         for table in PARTS:
             db.execute(self._q["delete_parts"].replace("{table}", table), {"no": no})
         db.execute(self._q["delete_run"], {"no": no})
+
+    def reset_times(self, ahead: int) -> int:
+        with self.write("reset_times") as db:
+            now = self.now()
+            return int(db.execute(self._q["reset_times"], {"app": self.app, "now": now, "ahead": now + ahead}).rowcount)
 
     def streamed(self, run_id: str) -> dict[str, int]:
         with self.read() as db:

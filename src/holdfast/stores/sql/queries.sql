@@ -181,6 +181,18 @@ SELECT wake_at FROM runs
 WHERE app = :app AND owner IS NULL AND wake_at IS NOT NULL AND workflow {among names}
 ORDER BY wake_at LIMIT 1;
 
+-- name: latest_lease
+SELECT max(lease_until) FROM workers WHERE app = :app;
+
+-- name: get_meta
+SELECT value FROM meta WHERE key = :key;
+
+-- name: reset_times
+-- Runs whose own time is in the future wait for a time that is too late.
+UPDATE runs SET wake_at = :now
+WHERE app = :app AND owner IS NULL AND wake_at > :now AND status = 'WAITING'
+  AND (SELECT h.ts FROM history h WHERE h.run = runs.no ORDER BY h.seq DESC LIMIT 1) > :ahead;
+
 -- name: message_waits
 SELECT 1 FROM inbox i {ordered_join} runs r ON r.no = i.run
 WHERE r.app = :app AND r.owner IS NULL AND r.workflow {among names}
