@@ -30,23 +30,23 @@ while True:
 """
 
 
-def test_processes_that_commit_back_to_back_do_not_starve_the_start_of_another(world: World) -> None:
-    """How often they write while it waits, as time says nothing on a busy machine."""
-    busy = [world.python("-c", BUSY) for _ in range(2)]
+def test_a_process_that_commits_back_to_back_does_not_starve_the_start_of_another(world: World) -> None:
+    """How often it writes while that waits, as time says nothing on a busy machine."""
+    busy = world.python("-c", BUSY)
 
-    def entered() -> list[int]:
-        return [file.stat().st_size for file in world.folder.glob("ledger.entered-*")]
+    def entered() -> int:
+        return sum(file.stat().st_size for file in world.folder.glob("ledger.entered-*"))
 
-    world.until(lambda: len(entered()) == 2 and min(entered()) > 50, what="processes that are busy")
+    world.until(lambda: entered() > 50, what="a process that is busy")
     waited = []
-    for number in range(60):
-        begin = sum(entered())
-        effects.sequence.options(id=f"third-{number}", delay=3600).start(1)
-        waited.append(sum(entered()) - begin)
-    assert all(process.poll() is None for process in busy)
+    for number in range(100):
+        begin = entered()
+        effects.sequence.options(id=f"other-{number}", delay=3600).start(1)
+        waited.append(entered() - begin)
+    assert busy.poll() is None
     waited.sort()
-    print(f"others that wrote during start(): median {waited[30]}, p90 {waited[53]}, most {waited[-1]}")
-    assert waited[53] <= 30, "a few is usual; without a turnstile it is a hundred and more"
+    print(f"others that wrote during start(): median {waited[50]}, p90 {waited[90]}, most {waited[-1]}")
+    assert waited[90] <= 10, "two are usual; without a turnstile it is fifty and more"
 
 
 def test_a_start_wakes_a_worker_in_another_process_without_its_sweep(world: World) -> None:
