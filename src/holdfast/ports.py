@@ -547,7 +547,7 @@ class Watch(Protocol):
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
-    """One try of a step, as an executor gets it."""
+    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that."""
 
     token: int
     run_no: int
@@ -569,11 +569,12 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     quiet: bool = False
     checkpoint: bytes | None = None
     streams_as: int = 0
+    company: int = 0
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it. `logs` is
-    what is to be kept of what it has logged, encoded."""
+    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
+    others. `logs` is what is to be kept of what it has logged, encoded."""
 
     attempt: Attempt
     started: int
@@ -582,6 +583,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     encoded_error: bytes | None = None
     cancelled: bool = False
     lost: bool = False
+    company: int = 0
     data: dict[str, Any] = {}
     emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None

@@ -241,7 +241,10 @@ class StepRetrying(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=F
 
 
 class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """The worker of this attempt went down with it. Losses are counted apart from retries."""
+    """The worker of this attempt went down with it, or its process with `company` others. Losses are counted apart from
+    retries."""
+
+    company: int = 0
 
 
 class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):

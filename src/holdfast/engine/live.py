@@ -33,6 +33,7 @@ from holdfast.engine.records import (
     HookLetter,
     OutcomeLetter,
     RunOptions,
+    StreamLetter,
     ask_child,
     child_message,
     control,
@@ -364,7 +365,9 @@ class LiveRun(RunWithSteps):
                 self._announced[event.cmd] = event.worker
             elif isinstance(event, ev.StepStarted):
                 self._announced.pop(event.cmd, None)
-            elif isinstance(event, ev.StepLost) and self._announced.get(event.cmd, event.worker) != event.worker:
+            elif isinstance(event, ev.StepLost) and (
+                event.company or self._announced.get(event.cmd, event.worker) != event.worker
+            ):
                 self._spared[event.cmd] = self._spared.get(event.cmd, 0) + 1
         for cmd, command in suspects.items():
             self._unrecorded[cmd] = int(self.row.losses > command.losses + int(command.started))
@@ -557,6 +560,9 @@ class LiveRun(RunWithSteps):
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):
             self._open_outcome_letter(body, now)
+        elif isinstance(body, StreamLetter):
+            if body.run_no == self.row.no:
+                self.stream(body.cmd, body.attempt, body.ts, bytes(body.item))
         elif letter.kind == "cancel":
             self._cancel = letter
             if self.execution.cancelling is None:

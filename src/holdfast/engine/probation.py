@@ -20,7 +20,7 @@ class Probation:
 
     def is_probing(self) -> bool:
         live = self.probed
-        return live is not None and self._runs.get(live.row.no) is live and live.probe is not Probe.NONE
+        return live is not None and self._runs.get(live.row.no) is live and live.probe is Probe.ANNOUNCED
 
     def has_next(self) -> bool:
         return bool(self._suspects) and not self.is_probing()

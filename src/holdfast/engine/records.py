@@ -11,7 +11,7 @@ from msgspec import Raw
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.errors import RunExistsError
-from holdfast.ports import Message, Outcome, Record, RunRow, Status
+from holdfast.ports import Attempt, Message, Outcome, Record, RunRow, Status
 
 
 def to_record(event: ev.Event) -> Record:
@@ -90,6 +90,16 @@ class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     emitted: tuple[ev.Emitted, ...] = ()
 
 
+class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a step has given to those who watch, while its run was out of memory."""
+
+    run_no: int
+    cmd: str
+    attempt: int
+    ts: int
+    item: Raw
+
+
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Cancel, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
 
@@ -102,6 +112,7 @@ LETTERS: dict[str, type[Any]] = {
     "hook": HookLetter,
     "child": ChildLetter,
     "outcome": OutcomeLetter,
+    "stream": StreamLetter,
     "cancel": ControlLetter,
     "pause": ControlLetter,
     "resume": ControlLetter,
@@ -177,6 +188,14 @@ def status_of(end: ev.Event) -> str:
 
 def emitted_by(outcome: Outcome) -> tuple[ev.Emitted, ...]:
     return tuple(ev.Emitted(name=name, key=key, payload=Raw(payload)) for name, key, payload in outcome.emitted)
+
+
+def stream_message(attempt: Attempt, ts: int, item: bytes) -> Message:
+    """An item for whoever owns the run now."""
+    letter = StreamLetter(
+        run_no=attempt.run_no, cmd=attempt.cmd, attempt=attempt.streams_as or attempt.number, ts=ts, item=Raw(item)
+    )
+    return Message(run_id=attempt.run_id, kind="stream", body=msgspec.json.encode(letter))
 
 
 def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:
