@@ -11,6 +11,7 @@ from holdfast.api.signatures import Canvas, Signature, Starter, chain, chord, ea
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.registry import find_app
 from holdfast.errors import ArgumentError, UnknownNameError
+from holdfast.printing import show
 
 
 def signature(data: Mapping[str, Any] | Canvas, *, app: Any = None) -> Canvas:
@@ -24,7 +25,7 @@ def signature(data: Mapping[str, Any] | Canvas, *, app: Any = None) -> Canvas:
         app = find_app(name) if isinstance(name, str) else None
         if app is None:
             raise UnknownNameError(
-                f"signature(): no app named {name!r} in this process; import the module that defines it, or give app=..."
+                f"signature(): no app named {show(name)} in this process; import the module that defines it, or give app=..."
             )
     return _Reader(app).read({key: value for key, value in data.items() if key != "app"}, "signature")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast.api.options import to_epoch
+from holdfast.api.checks import to_epoch
 from holdfast.api.tracing import TraceNode
 from holdfast.cli.arguments import value_of
 from holdfast.cli.failures import command
