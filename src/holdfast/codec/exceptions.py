@@ -12,10 +12,10 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.codec.paths import show
 from holdfast.codec.types import home_of
 from holdfast.codec.values import Tagger, refusal
 from holdfast.errors import StepError
+from holdfast.printing import show, text_of
 
 MAX_TEXT = 32_000
 MAX_CHAIN = 16
@@ -72,7 +72,7 @@ class ErrorWriter:
         state = {name: self._part(value) for name, value in _state(exc)}
         if state:
             data["state"] = state
-        notes = getattr(exc, "__notes__", None)
+        notes = vars(exc).get("__notes__")
         if isinstance(notes, list):
             data["notes"] = [note if isinstance(note, str) else show(note) for note in notes]
         return data
@@ -83,7 +83,7 @@ class ErrorWriter:
     def _part(self, value: object) -> Any:
         try:
             return self._tagger.tag(value)
-        except Exception:  # the promise of this class; the repr is what is left of it
+        except BaseException:  # the promise of this class; the repr is what is left of it
             return show(value)
 
     def _write_other(self, value: object) -> Any:
@@ -107,7 +107,7 @@ def stand_in(data: dict[str, Any]) -> StepError:
 def _rebuild_link(data: dict[str, Any], text: str) -> BaseException:
     exc = _revive(data) or stand_in(data)
     if isinstance(data.get("notes"), list):
-        exc.__notes__ = data["notes"]
+        exc.__dict__["__notes__"] = data["notes"]
     if isinstance(data.get("context"), dict):
         exc.__context__ = _rebuild_link(data["context"], "")
     if isinstance(data.get("cause"), dict):
@@ -138,7 +138,7 @@ def _revive(data: dict[str, Any]) -> BaseException | None:
                     slot.__set__(exc, state.pop(name))
         exc.__dict__.update(state)
         str(exc)  # one that can't even be printed would hide the failure it stands for
-    except Exception:  # whatever keeps it from being rebuilt, StepError tells of it instead
+    except BaseException:  # whatever keeps it from being rebuilt, StepError tells of it instead
         return None
     return exc
 
@@ -178,7 +178,7 @@ def _state(exc: BaseException) -> Iterator[tuple[str, object]]:
             continue  # it only serves "did you mean", and could be anything
         try:
             value = slot.__get__(exc)
-        except Exception:  # not set
+        except BaseException:  # not set, or a user's own that raises anything
             continue
         if value is not None or slot.__objclass__.__module__ != "builtins":
             yield name, value
@@ -188,23 +188,18 @@ def _state(exc: BaseException) -> Iterator[tuple[str, object]]:
 
 
 def type_name(exc: BaseException) -> str:
-    module = type(exc).__module__.replace("__mp_main__", "__main__")  # as multiprocessing calls a script
+    module = str(type(exc).__module__).replace("__mp_main__", "__main__")  # as multiprocessing calls a script
     return f"{module}:{type(exc).__qualname__}"
 
 
 def message_of(exc: BaseException) -> str:
-    if isinstance(exc, BaseExceptionGroup):
-        return str(exc.message)
-    try:
-        return str(exc)
-    except Exception:
-        return f"<{type(exc).__name__} whose text can't be made>"
+    return str(exc.message) if isinstance(exc, BaseExceptionGroup) else text_of(exc)
 
 
 def _format(exc: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(exc))
-    except Exception as why:  # a class that breaks the traceback module
+    except BaseException as why:  # a class that breaks the traceback module
         return f"{type(exc).__qualname__}: {message_of(exc)} (its traceback can't be shown: {show(why)})"
 
 
