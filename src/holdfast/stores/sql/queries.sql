@@ -58,7 +58,17 @@ DELETE FROM inbox WHERE id = ?;
 INSERT INTO inbox (run, kind, control, dedupe, body, ts)
 SELECT no, :kind, :control, :dedupe, :body, :now FROM runs
 WHERE app = :app AND id = :run_id AND (:late OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
-ON CONFLICT DO NOTHING;
+  AND (:run_no IS NULL OR no = :run_no) AND (:child_of IS NULL OR parent_id = :child_of)
+ON CONFLICT DO NOTHING
+RETURNING id, run;
+
+-- name: addressed
+SELECT no, status FROM runs
+WHERE app = :app AND id = :run_id AND (:run_no IS NULL OR no = :run_no) AND (:child_of IS NULL OR parent_id = :child_of);
+
+-- name: take_once
+-- The inbox forgets what was read; what is good for one answer has to be known for longer.
+INSERT INTO attributes (run, key, value, body) VALUES (:run, 'once', :value, '') ON CONFLICT DO NOTHING;
 
 -- name: orders
 SELECT kind FROM inbox WHERE run = :no AND control = 1 ORDER BY id;
@@ -153,7 +163,11 @@ DELETE FROM {table} WHERE run = :no;
 DELETE FROM runs WHERE no = :no;
 
 -- name: expired
-SELECT no FROM runs WHERE app = :app AND expires_at <= :now AND owner IS NULL ORDER BY expires_at LIMIT :limit;
+-- Not while somebody asks something of it: a parent, for example, that wants to know how it ended.
+SELECT no FROM runs
+WHERE app = :app AND expires_at <= :now AND owner IS NULL
+  AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.run = runs.no AND i.control = 1)
+ORDER BY expires_at LIMIT :limit;
 
 -- name: next_wake
 SELECT wake_at FROM runs
