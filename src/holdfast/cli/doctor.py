@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import click
+import msgspec
 
 from holdfast.cli.facts import doing, run_facts, worker_facts
 from holdfast.cli.failures import RUN_FAILED, command
 from holdfast.cli.output import SECOND, Line, Span, cut, json_option, length, print_json, print_lines
 from holdfast.cli.place import Place, open_place
+from holdfast.core import events as ev
 from holdfast.core.registry import is_own
 from holdfast.ports import RunQuery, RunRow, Status
 from holdfast.stores.shared import migrations
@@ -66,6 +68,7 @@ def _examine(place: Place) -> Iterator[Finding]:
     yield from _unknown(place)
     yield from _overdue(place)
     yield from _schedules(place)
+    yield from _waiting_for_the_gone(place)
 
 
 def _store(place: Place) -> Iterator[Finding]:
@@ -184,6 +187,46 @@ def _schedules(place: Place) -> Iterator[Finding]:
                 f"{row.workflow!r}",
                 f"start a worker whose code defines it, or: {command('schedules', 'pause', row.name)}",
             )  # fmt: skip
+
+
+def _waiting_for_the_gone(place: Place) -> Iterator[Finding]:
+    """Runs that wait for a child which is no longer there. A parent is told when a child is deleted; that of an older
+    version was not, and nobody knows how such a child ended."""
+    now = place.store.now()
+    lost: list[tuple[RunRow, str]] = []
+    for row in place.store.runs(RunQuery(statuses=[Status.WAITING], limit=LOOKED_AT)):
+        if "child " in row.reason and row.owner is None:
+            lost += [(row, child) for child in _awaited(place, row) if place.store.get(child) is None]
+    if lost:
+        rows = list({row.id: row for row, _ in lost}.values())
+        many = f"{len(rows)} runs wait" if len(rows) > 1 else f"run {rows[0].id} waits"
+        yield Finding(
+            "children", "bad", f"{many} for children that were deleted, and nobody can know how these ended",
+            f"cancel it, or fork it before the child: {command('runs', 'cancel', rows[0].id)}",
+            [f"{row.id} waits for {child}" for row, child in lost[:SHOWN]], [run_facts(row, now) for row in rows],
+        )  # fmt: skip
+
+
+def _awaited(place: Place, row: RunRow) -> list[str]:
+    """The children that a run waits for, by what its history tells of this attempt."""
+    kinds = [kind.__name__ for kind in (*_ASKED, *_ANSWERED, *_BEGUN)]
+    waiting: dict[str, str] = {}
+    for payload in place.store.payloads(row.id, row.base_seq - 1, kinds):
+        event = ev.from_json(payload)
+        if isinstance(event, ev.ChildStarted) and event.child_id and (event.waited or event.cmd in waiting):
+            waiting[event.cmd] = event.child_id
+        elif isinstance(event, ev.ChildAwaited):
+            waiting[msgspec.json.decode(event.args)] = event.child_id
+        elif isinstance(event, _ANSWERED):
+            waiting.pop(event.cmd, None)
+        elif isinstance(event, _BEGUN):
+            waiting.clear()
+    return list(waiting.values())
+
+
+_ASKED = (ev.ChildStarted, ev.ChildAwaited)
+_ANSWERED = (ev.ChildCompleted, ev.ChildFailed, ev.ChildCancelled, ev.ChildDropped, ev.OutcomeReused)
+_BEGUN = (ev.AttemptStarted, ev.ContinuedAsNew)
 
 
 def _ids(rows: list[RunRow]) -> list[str]:
