@@ -10,9 +10,11 @@ import hashlib
 import inspect
 import logging
 import os
+import re
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty
@@ -30,12 +32,11 @@ from holdfast.api.options import (
     check_input,
 )
 from holdfast.api.schedules import Schedules
-from holdfast.api.tracing import TraceNode
+from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
-from holdfast.core.registry import add_app
-from holdfast.defining import Defining
+from holdfast.core.registry import add_app, refuse_while_importing
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
@@ -44,6 +45,9 @@ from holdfast.errors import (
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
 from holdfast.printing import show
+from holdfast.registry import Registry
+from holdfast.stores.forks import gate
+from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
     from holdfast.engine.reactor import Engine, Settings
@@ -66,7 +70,12 @@ class SystemClock:
         return get(timeout)
 
 
-class App(Defining):
+def without_password(url: str) -> str:
+    """A store's address as it may be shown."""
+    return re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url)
+
+
+class App(Registry):
     """An app: a name, a store, and the steps and workflows defined on it.
 
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
@@ -103,10 +112,11 @@ class App(Defining):
         self._store: Store | None = None
         self._notifier: Notifier | None = None
         self._lock = threading.RLock()
+        _apps.add(self)
         add_app(self)
 
     def __repr__(self) -> str:
-        return f"<App {self.name!r} on {self.store_url}>"
+        return f"<App {self.name!r} on {without_password(self.store_url)}>"
 
     # -- parts
 
@@ -126,9 +136,11 @@ class App(Defining):
     def store(self) -> Store:
         with self._lock:
             if self._store is None:
-                from holdfast.parts import open_store  # not at the top: see parts.py
+                # A child forked during an import would wait for it for ever.
+                with gate.using(f"the store of app {self.name!r}"):
+                    from holdfast.wiring import open_store  # not at the top: see wiring.py
 
-                self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
+                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
             return self._store
 
     @property
@@ -186,8 +198,7 @@ class App(Defining):
         """The run of that id; RunNotFoundError if there is none."""
         return self.client.get(run_id)
 
-    async def aget_run(self, run_id: str) -> Run[Any]:
-        return await asyncio.to_thread(self.get_run, run_id)
+    aget_run = twin(get_run)
 
     def runs(
         self,
@@ -227,31 +238,7 @@ class App(Defining):
             )
         )  # fmt: skip
 
-    async def aruns(
-        self,
-        *,
-        status: Status | str | Sequence[Status | str] | None = None,
-        workflow: str | None = None,
-        parent: str | None = None,
-        since: dt.datetime | None = None,
-        data: dict[str, Any] | None = None,
-        schedule: str | None = None,
-        after: int | None = None,
-        limit: int = 100,
-    ) -> RunPage:
-        """`runs` for async code."""
-        return await asyncio.to_thread(
-            lambda: self.runs(
-                status=status,
-                workflow=workflow,
-                parent=parent,
-                since=since,
-                data=data,
-                schedule=schedule,
-                after=after,
-                limit=limit,
-            )
-        )
+    aruns = twin(runs)
 
     def send_hook(
         self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
@@ -260,11 +247,7 @@ class App(Defining):
         several names wait with that key)."""
         self.client.send_hook(token, payload, key, name)
 
-    async def asend_hook(
-        self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
-    ) -> None:
-        """`send_hook` for async code."""
-        await asyncio.to_thread(lambda: self.send_hook(token, payload, key=key, name=name))
+    asend_hook = twin(send_hook)
 
     # -- domain events, schedules
 
@@ -294,8 +277,7 @@ class App(Defining):
         """The process that a run, or a domain event, belongs to, as a tree."""
         return self.client.trace(id)
 
-    async def atrace(self, id: str) -> TraceNode:
-        return await asyncio.to_thread(self.trace, id)
+    atrace = twin(trace)
 
     def gc(self, batch: int = 500) -> int:
         """Delete runs whose time of retention has passed, in batches; how many there were."""
@@ -305,8 +287,7 @@ class App(Defining):
             total += gone.runs
         return total
 
-    async def agc(self, batch: int = 500) -> int:
-        return await asyncio.to_thread(self.gc, batch)
+    agc = twin(gc)
 
     # -- working
 
@@ -329,8 +310,9 @@ class App(Defining):
         self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
     ) -> Engine:
         """An engine with an executor of its own, not started yet."""
-        from holdfast.parts import build_engine, open_store  # not at the top: see parts.py
+        from holdfast.wiring import build_engine, open_store  # not at the top: see parts.py
 
+        refuse_while_importing("a worker is started")
         _check_count("concurrency", concurrency)
         if processes is not None:
             _check_count("processes", processes)
@@ -367,8 +349,16 @@ class App(Defining):
             "app": self.name,
             "modules": [m for m in [*first, *sorted(modules - {*first})] if m != "__main__"],
             "main_file": main_file,
-            "store": str(Path(self.store.url).absolute()) if self._own_parts() else "",
+            "store": self._address(),
         }
+
+    def _address(self) -> str:
+        """The store as a process in another folder names it; nothing if none can reach it."""
+        if not self._own_parts():
+            return ""
+        if self.store_url.startswith(("postgresql://", "postgres://")):
+            return self.store_url
+        return str(Path(self.store.url).absolute())
 
     @contextlib.contextmanager
     def worker(
@@ -418,6 +408,18 @@ class App(Defining):
     def _opened(self) -> Iterator[None]:
         _ = self.store
         yield
+
+
+_apps: weakref.WeakSet[App] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A thread that doesn't exist in the child may have held these."""
+    for app in _apps:
+        app._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_count(what: str, value: Any) -> None:

@@ -42,10 +42,12 @@
     │   └── PayloadTooLargeError
     └── StoreError
         ├── StoreUnavailableError
+        │   └── StoreLostError    the database was deleted or replaced under this process
         ├── StoreBusyError
         ├── StoreFullError
         ├── StoreReadOnlyError
-        └── StoreSchemaError
+        ├── StoreSchemaError
+        └── DamagedHistoryError   events of a run are missing
 
 Control flow derives from BaseException, so that a user's `except Exception` can't swallow it: Suspended,
 ContinueAsNew, WorkflowBlocked, Fenced.
@@ -68,6 +70,8 @@ class HoldfastError(Exception):
 
 class RetryableError(HoldfastError):
     """Raised by a step whose failure may pass. `retry_after` sets this retry's own delay."""
+
+    retry_after_us: int | None = None  # of a subclass whose own __init__ doesn't call this one, too
 
     def __init__(self, message: str = "", *, retry_after: Duration | None = None) -> None:
         super().__init__(message)
@@ -259,10 +263,13 @@ class WorkflowCodeError(HoldfastError):
 
 
 class NondeterminismError(WorkflowCodeError):
-    """Replay asked for something else than the history holds. Both sides are kept."""
+    """Replay asked for something else than the history holds, after the event of that number. Both sides are kept."""
 
-    def __init__(self, message: str = "", *, recorded: str = "", asked: str = "", line: str = "") -> None:
+    def __init__(
+        self, message: str = "", *, recorded: str = "", asked: str = "", line: str = "", event: int = 0
+    ) -> None:
         super().__init__(message)
+        self.event = event
         self.recorded = recorded
         self.asked = asked
         self.line = line
@@ -309,6 +316,10 @@ class StoreUnavailableError(StoreError):
     """The database can't be reached or opened."""
 
 
+class StoreLostError(StoreUnavailableError):
+    """The database was deleted or replaced while this process had it open. Nothing that it writes would last."""
+
+
 class StoreBusyError(StoreError):
     """Another process held the database for too long."""
 
@@ -323,6 +334,10 @@ class StoreReadOnlyError(StoreError):
 
 class StoreSchemaError(StoreError):
     """The database was made by another version of Holdfast."""
+
+
+class DamagedHistoryError(StoreError):
+    """Events of a run are missing from the store; the run is set aside."""
 
 
 class Suspended(BaseException):

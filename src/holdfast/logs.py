@@ -14,10 +14,9 @@ from collections import deque
 from typing import Any
 
 from holdfast.codec import Codec
-from holdfast.codec.exceptions import clip
+from holdfast.codec.exceptions import clip, message_of
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.loop import WorkflowLoop, running
-from holdfast.errors import EncodeError
 from holdfast.ports import Attempt
 from holdfast.printing import printable, show
 
@@ -55,7 +54,7 @@ def _is_taken(record: logging.LogRecord) -> bool:
     if loop is not None and (loop.closed or loop.execution.is_repeating):
         return True
     _mark(record, loop, context)
-    return loop is None and context is not None and context.on_log is not None and context.on_log(record)
+    return loop is None and context is not None and context.hear(record)
 
 
 def _mark(record: logging.LogRecord, loop: WorkflowLoop | None, context: StepContext | None) -> None:
@@ -117,8 +116,9 @@ class KeptLogs:
             }  # fmt: skip
         try:
             return codec.encode(kept, f"the logs of step {attempt.step!r}")
-        except EncodeError as error:
-            logger.warning("the logs of step %r of run %s are not kept: %s", attempt.step, attempt.run_id, error)
+        except BaseException as error:  # what the codec of an app raises must not cost the step its outcome
+            why = f"{type(error).__name__}: {message_of(error)}"
+            logger.warning("the logs of step %r of run %s are not kept: %s", attempt.step, attempt.run_id, why)
             return None
 
 

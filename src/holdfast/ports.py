@@ -169,7 +169,7 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     dropped_attributes: list[tuple[str, str]] = []
     streamed: list[tuple[str, int, int, bytes]] = []
     signals: list[Emission | Subscription | Unsubscription] = []
-    news: list[News] = []
+    news: list[Emission] = []
 
 
 class Emission(msgspec.Struct, kw_only=True, gc=False):
@@ -184,16 +184,6 @@ class Emission(msgspec.Struct, kw_only=True, gc=False):
     run_id: str | None = None
     cmd: str = ""
     quiet: bool = False
-
-
-class News(Protocol):
-    """Something about a run that becomes a domain event only if somebody listens to its name."""
-
-    name: str
-    wanted: bool
-
-    def emission(self) -> Emission:
-        """The event. Asked for only if somebody listens, which is then `wanted`."""
 
 
 class Subscription(msgspec.Struct, kw_only=True, gc=False):
@@ -289,6 +279,14 @@ class Claimed(msgspec.Struct):
     is_first: bool = False
 
 
+class Committed(msgspec.Struct):
+    """What a commit has led to beside itself: runs that were claimed, and whether any news were recorded, so that those
+    who listen should look."""
+
+    claimed: list[Claimed]
+    emitted: bool = False
+
+
 class WorkerRow(msgspec.Struct, kw_only=True):
     """A worker: what its code knows by `names`, and the schedules that its code declares."""
 
@@ -345,27 +343,81 @@ class ScheduleChange(msgspec.Struct, kw_only=True):
     delete: bool = False
 
 
-class Store(Protocol):
-    """Where runs, histories and inboxes live.
-
-    Each method is one transaction: it happens whole or not at all, and once it has returned it survives the process
-    and the machine (claims and heartbeats only the process: they mean nothing without the machine). Failures are
-    StoreErrors. After a failure of `commit` or `create` the caller doesn't know whether it happened, and has to look.
-    A value that the database can't hold is an EncodeError, and nothing has happened; a time beyond the last one it
-    can hold is that last one.
-    """
+class Query(Protocol):
+    """What people and monitors read of a store. Nothing here writes, and lists never read payloads. `url` is for people:
+    no password is in it. `clock` is the store's time, to wait by."""
 
     app: str
     url: str
+    clock: Clock
 
     def now(self) -> int:
         """The store's time. All workers on one store agree on it."""
 
+    def secret(self) -> bytes:
+        """A random key made once per store, for signing tokens."""
+
     def close(self) -> None:
         """Let go of every connection. Nothing is lost."""
 
-    def secret(self) -> bytes:
-        """A random key made once per store, for signing tokens."""
+    # -- who and what is there
+
+    def workers(self) -> list[WorkerRow]: ...
+
+    def apps(self) -> list[str]:
+        """The apps that have runs, workers or schedules here, by name; for whoever looks at a store without an app's code."""
+
+    # -- runs
+
+    def get(self, run_id: str) -> RunRow | None: ...
+
+    def runs(self, query: RunQuery) -> list[RunRow]: ...
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
+        """A run's history after event number `after`, all of it or only the kinds given."""
+
+    def data(self, run_id: str) -> dict[str, bytes]:
+        """What the run has published of its data."""
+
+    def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
+        """What is kept beside the run's history under `key`, by value."""
+
+    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
+        """What a run has streamed after item number `after`, in order."""
+
+    def orders(self, run_id: str) -> list[str]:
+        """The kinds of the control messages that wait in a run's inbox."""
+
+    def find_hook(self, key: str) -> list[tuple[str, str]]:
+        """Runs that wait for a hook of that key: (run id, hook name)."""
+
+    # -- schedules and domain events
+
+    def schedules(self, name: str | None = None) -> list[ScheduleRow]:
+        """The schedules of the app by name, or the one of that name."""
+
+    def domain_event(self, id: str) -> DomainEventRow | None: ...
+
+    def trace(self, correlation: str, limit: int) -> tuple[list[RunRow], list[DomainEventRow]]:
+        """What belongs to one process, of all apps, oldest first: up to `limit` runs with that correlation, or with
+        that id in this app, and up to as many domain events."""
+
+
+class Store(Query, Protocol):
+    """Where runs, histories and inboxes live.
+
+    Each method is one transaction: it happens whole or not at all, and once it has returned it survives the process
+    and the machine (claims and heartbeats only the process: they mean nothing without the machine). Failures are
+    StoreErrors. After a failure of `commit` or `create` the caller doesn't know whether it happened, and has to look
+    (after a commit: once `settle` has returned). After a StoreBusyError it certainly didn't, and can be tried again.
+    A value that the database can't hold is an EncodeError, and nothing has happened; a time beyond the last one it
+    can hold is that last one.
+    """
+
+    def check(self) -> None:
+        """Find out whether what the store stands on is still there; StoreLostError if it was deleted or replaced, and
+        from then on from every method. A life lock that others no longer find is taken again. Cheap: engines ask once a
+        second."""
 
     # -- workers
 
@@ -395,11 +447,6 @@ class Store(Protocol):
         that it can't write any more), its runs can be claimed at once, and each counts a loss. Whoever was kept
         from the store itself says `by_lease=False`: the others may not have been able to renew theirs either."""
 
-    def workers(self) -> list[WorkerRow]: ...
-
-    def apps(self) -> list[str]:
-        """The apps that have runs, workers or schedules here, by name; for whoever looks at a store without an app's code."""
-
     def addresses(self, everyone: bool = False) -> list[str]:
         """Where the engines of live workers can be rung: those of the app, or of all apps."""
 
@@ -409,7 +456,7 @@ class Store(Protocol):
         """Create a run. If its id is taken nothing happens and the run that has it is returned, unless it has
         ended and `replace` says to delete it first."""
 
-    def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> list[Claimed]:
+    def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs. The signals of a
         change take effect in their order; its news become domain events if there is a subscription to their name.
 
@@ -419,6 +466,10 @@ class Store(Protocol):
         instead; messages to runs that have ended are dropped, except `late` ones, and so are those to runs that don't exist,
         except for their `if_gone`."""
 
+    def settle(self, worker_id: str) -> None:
+        """After a `commit` of that worker whose fate is unknown: what is read once this has returned shows whether it
+        happened. A connection may be lost while the database goes on with what it was told."""
+
     def letters(self, worker_id: str) -> list[Letter]:
         """The inboxes of all runs the worker owns, oldest first. Reading doesn't consume; `commit` does."""
 
@@ -426,30 +477,8 @@ class Store(Protocol):
         """Put a message into a run's inbox. Nothing is put into the inbox of a run that has ended, unless the message is
         `late`, nor a copy of one with the same `dedupe`."""
 
-    def orders(self, run_id: str) -> list[str]:
-        """The kinds of the control messages that wait in a run's inbox."""
-
-    def get(self, run_id: str) -> RunRow | None: ...
-
-    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
-        """A run's history after event number `after`, all of it or only the kinds given."""
-
-    def data(self, run_id: str) -> dict[str, bytes]:
-        """What the run has published of its data."""
-
-    def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
-        """What is kept beside the run's history under `key`, by value."""
-
-    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
-        """What a run has streamed after item number `after`, in order."""
-
     def streamed(self, run_id: str) -> dict[str, int]:
         """The last attempt of which something was streamed, by command."""
-
-    def find_hook(self, key: str) -> list[tuple[str, str]]:
-        """Runs that wait for a hook of that key: (run id, hook name)."""
-
-    def runs(self, query: RunQuery) -> list[RunRow]: ...
 
     def delete(self, run_id: str, no: int | None = None, farewell: Farewell | None = None) -> str | None:
         """Delete a run that has ended or is held, with everything that belongs to it. Returns the status it had,
@@ -460,19 +489,20 @@ class Store(Protocol):
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
         run with a control message in its inbox stays until somebody has dealt with it."""
 
+    def reset_times(self, ahead: int) -> int:
+        """The clock was set back. Runs that wait for a time, and whose last event is further in the future than `ahead`,
+        can be claimed at once: their owner will tell anew when they are due. How many there were."""
+
     def next_wake(self, names: Sequence[str]) -> int | None:
         """When the next unowned run of these workflows is due; 0 if a message waits for one."""
 
     def orphans(self, before: int) -> list[RunRow]:
         """Runs due before `before` that nobody owns and whose workflow no live worker knows."""
 
-    def set_aside(self, no: int, reason: str, stuck: str, news: News | None = None) -> bool:
+    def set_aside(self, no: int, reason: str, stuck: str, news: Emission | None = None) -> bool:
         """Mark an unowned run STUCK, if it is still unowned."""
 
     # -- schedules
-
-    def schedules(self, name: str | None = None) -> list[ScheduleRow]:
-        """The schedules of the app by name, or the one of that name."""
 
     def due_schedules(self, names: Sequence[str], limit: int) -> list[ScheduleRow]:
         """Schedules of these workflows that are not paused and have something to do: their next tick has come, or a
@@ -504,12 +534,6 @@ class Store(Protocol):
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Carry out each delivery whose arrival is still as it was read; the others are somebody else's. A run whose id
         is taken is left alone, and so is a subscription that has ended."""
-
-    def domain_event(self, id: str) -> DomainEventRow | None: ...
-
-    def trace(self, correlation: str, limit: int) -> tuple[list[RunRow], list[DomainEventRow]]:
-        """What belongs to one process, of all apps, oldest first: up to `limit` runs with that correlation, or with
-        that id in this app, and up to as many domain events."""
 
 
 class Notifier(Protocol):
@@ -582,21 +606,34 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Executor(Protocol):
     """Where steps execute."""
 
-    def start(self, on_outcome: Callable[[Outcome], None], on_report: Callable[[Attempt, str, Any], None]) -> None:
+    def start(
+        self,
+        on_outcome: Callable[[Outcome], None],
+        on_report: Callable[[Attempt, str, Any], None],
+        may_begin: Callable[[], bool],
+    ) -> None:
         """Begin to accept attempts. `on_outcome` is called once per attempt, `on_report` for what a step says on
-        its way; both from any thread."""
+        its way. `may_begin` is asked right before an attempt begins to execute: if the answer is no it doesn't, and its
+        outcome is that it was cancelled. All are called from any thread, cost next to nothing and raise nothing."""
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
-        """Execute attempts. Never blocks, never raises for what the steps do."""
+        """Execute attempts. Never blocks, never raises for what the steps do. An attempt's `timeout` and `stall_timeout`
+        count from its beginning, and decide its outcome at that time whatever its code does."""
+
+    def withdraw(self, tokens: Iterable[int]) -> set[int]:
+        """Take back those of these attempts that have not begun to execute, and say which. They will not begin, and no
+        outcome arrives for them. Not to be called from several threads at a time, nor beside `cancel`."""
 
     def started_at(self, token: int) -> int | None:
         """When an attempt began to execute; None if it still waits for its turn."""
 
     def cancel(self, token: int) -> None:
-        """Interrupt an attempt if it can be interrupted; its outcome still arrives, marked cancelled."""
+        """End an attempt, whether it has begun or not: its outcome arrives at once, marked cancelled, unless it has one.
+        Its code is interrupted if it can be."""
 
     def stop(self, grace: float) -> None:
-        """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it."""
+        """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it. Code that doesn't end
+        within a moment after that is left behind."""
 
     def close(self) -> None:
         """After `stop`: close what the steps have shared. The code of users decides how long that takes, so by now

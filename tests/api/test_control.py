@@ -452,7 +452,7 @@ def test_the_result_of_a_failed_run_is_its_exception_each_time_it_is_asked_for(a
 def test_without_a_worker_result_warns_with_path_and_command(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(client_module, "WARN_AFTER", 0.05)
 
     @app.workflow
     def flow() -> None: ...

@@ -75,40 +75,6 @@ def test_a_worker_works_until_it_is_told_to_stop(
     assert "no worker" in cli("health", code=5).err
 
 
-LINGERING = """
-import asyncio, pathlib, threading
-from holdfast import App
-
-app = App("lingering", "lingering.db")
-
-def hang():
-    pathlib.Path("begun").touch()
-    threading.Event().wait()
-
-@app.step
-async def linger():
-    await asyncio.to_thread(hang)
-"""
-
-
-def test_a_thread_that_a_step_has_left_behind_does_not_make_a_worker_deaf_to_signals(tmp_path: Path) -> None:
-    (tmp_path / "lingering.py").write_text(LINGERING)
-    place: Any = {"cwd": tmp_path, "env": {**os.environ, "HOLDFAST_APP": "lingering"}, "text": True}
-    worker = subprocess.Popen([*COMMAND, "worker", "--grace", "0"], **place, stderr=subprocess.PIPE)
-    try:
-        subprocess.run([*COMMAND, "start", "linger"], **place, check=True, capture_output=True)
-        eventually((tmp_path / "begun").exists)
-        worker.send_signal(signal.SIGTERM)
-        assert worker.stderr is not None
-        while "has stopped" not in worker.stderr.readline():
-            assert worker.poll() is None
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(20) == -signal.SIGTERM
-    finally:
-        worker.kill()
-        worker.communicate()
-
-
 def test_on_a_terminal_a_run_is_a_live_tree(
     process: subprocess.Popen[str], cli: Cli, environment: dict[str, str]
 ) -> None:

@@ -20,7 +20,7 @@ from holdfast import (
     group,
     signature,
 )
-from holdfast.compose.canvas import outline
+from holdfast.core.canvases import outline
 
 app = App("signatures", ":memory:")
 other_app = App("other-signatures", ":memory:")

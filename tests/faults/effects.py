@@ -4,7 +4,9 @@ what was executed can be compared with what was recorded."""
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
+import ctypes
 import datetime as dt
 import json
 import logging
@@ -21,6 +23,7 @@ from holdfast import (
     RunError,
     Saga,
     Schedule,
+    WorkerLostError,
     chain,
     chord,
     emit,
@@ -35,6 +38,7 @@ from holdfast import (
 )
 from holdfast.core import events as ev
 from holdfast.engine.records import to_record
+from holdfast.errors import Suspended
 from holdfast.ports import NewRun
 
 app = App("effects", version="1")
@@ -221,6 +225,20 @@ def live_in_process(n: int) -> int:
     return n + 1
 
 
+@app.step(at_most_once=True, timeout=None)
+def once(name: str) -> str:
+    effect("once", name)
+    while not gate(name).exists():
+        time.sleep(0.005)
+    return name
+
+
+@app.step(at_most_once=True)
+def once_deadly() -> None:
+    effect("once_deadly")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 # -- workflows
 
 
@@ -386,6 +404,51 @@ async def race() -> str:
 @app.workflow
 async def late_failure() -> str:
     return first_fails()
+
+
+@app.workflow
+async def queued(n: int) -> int:
+    """More plain steps than there are threads."""
+    return len(await asyncio.gather(*(wait_at_gate.submit(f"queued-{i}") for i in range(n))))
+
+
+@app.workflow
+async def only_once(name: str) -> str:
+    return once(name)
+
+
+@app.workflow
+async def once_each(n: int) -> int:
+    return len(await asyncio.gather(*(once.submit(f"once-{i}") for i in range(n))))
+
+
+@app.workflow
+async def once_and_dead() -> str:
+    try:
+        once_deadly()
+    except WorkerLostError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+@app.workflow
+async def raises(name: str) -> None:
+    await add(1, 1)
+    raise Suspended if name == "Suspended" else getattr(builtins, name)
+
+
+@app.workflow
+async def killer(how: str) -> None:
+    """Its own code takes the worker down, wherever it is executed."""
+    await add(1, 1)
+    if "EFFECTS_TAMED" in os.environ:
+        return
+    if how == "exit":
+        os._exit(7)
+    elif how == "segfault":
+        ctypes.string_at(0)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.workflow

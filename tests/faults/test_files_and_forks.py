@@ -61,15 +61,15 @@ def test_a_lock_that_was_cleared_away_before_it_was_held_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "x.db-worker-1")
-    lockf = __import__("fcntl").lockf
+    flock = __import__("fcntl").flock
     cleared = []
 
     def clear_first(fd: int, how: int) -> None:
         if not cleared:
             cleared.append(os.unlink(path))
-        lockf(fd, how)
+        flock(fd, how)
 
-    monkeypatch.setattr("holdfast.stores.locks.fcntl.lockf", clear_first)
+    monkeypatch.setattr("holdfast.stores.locks.fcntl.flock", clear_first)
     lock = LifeLock(path)
     lock.take()
     assert cleared

@@ -13,7 +13,7 @@ import holdfast
 import holdfast.testing
 from holdfast import App, Codec, HookCall, Resource, Schedule, shield
 from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallOptions, SyncStep, SyncWorkflow
-from holdfast.defining import StepDecorator, WorkflowDecorator
+from holdfast.registry import StepDecorator, WorkflowDecorator
 from holdfast.testing import TestApp
 
 # What users hold in their hands without importing it by name.
@@ -27,8 +27,8 @@ MADE_BY_USERS = (App, BaseException, Codec, Schedule, TestApp, shield)
 CONTRACT = {"MovableClock", "StoreContract"}
 INTERNAL = {
     App: {
-        "client", "find_step", "find_workflow", "known_names", "make_engine", "notifier", "run_canvas", "start_run",
-        "startable_names", "store", "declare_schedule", "declared_schedules", "encode_by_name", "subscribers",
+        "client", "find_step", "find_workflow", "known_names", "make_engine", "max_attempts", "notifier", "run_canvas",
+        "start_run", "startable_names", "store", "declare_schedule", "declared_schedules", "encode_by_name", "subscribers",
     },
     Codec: {"encode_error_value", "error_text", "join_call", "join_list", "plain"},
     CallOptions: {"start_with"},

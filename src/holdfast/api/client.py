@@ -24,22 +24,9 @@ from holdfast.api.checks import (
     to_epoch,
 )
 from holdfast.api.domain_events import emit_in_step, encode_event
-from holdfast.api.handles import (
-    LogLine,
-    Run,
-    RunEvent,
-    RunPage,
-    RunStep,
-    RunSteps,
-    StatusEntry,
-    StepLogs,
-    StreamedItem,
-    Which,
-    moment,
-)
+from holdfast.api.handles import Run, RunPage, Which
 from holdfast.api.hooks import Token, encode_payload, is_of_run, read_token, used_already
 from holdfast.api.options import StartOptions, check_call
-from holdfast.api.tracing import LIMIT, TraceNode, tree_of
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
@@ -47,8 +34,7 @@ from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
-from holdfast.core.registry import Definitions
-from holdfast.core.views import statuses_of, steps_of
+from holdfast.core.registry import Definitions, refuse_while_importing
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.programs import is_durable
@@ -93,10 +79,11 @@ from holdfast.ports import (
     Store,
 )
 from holdfast.printing import show
+from holdfast.views.entries import Entries, RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.trace import LIMIT, TraceNode, trace_of
 
 logger = logging.getLogger("holdfast")
-PATIENCE = 2.0
-_MOMENTS = ("due", "expires", "retry_at", "scheduled_at", "started", "value")  # fields of events that are times
+WARN_AFTER = 2.0  # seconds without a worker
 
 
 class Client:
@@ -108,11 +95,13 @@ class Client:
         self.store = store
         self.notifier = notifier
         self.codec: Codec = definitions.codec
+        self._entries = Entries(self.codec)
 
     # -- starting
 
     def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls."""
+        refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
         if context is None:
             return self._create(name, call, options, options.id or str(uuid.uuid4()), None)
@@ -215,7 +204,7 @@ class Client:
                 f"no run and no domain event {id!r} in app {self.app!r} on {self.store.url}", run_id=id
             )
         correlation = correlation_of(row) if row is not None else event.correlation if event is not None else ""
-        return tree_of(correlation, *self.store.trace(correlation, LIMIT))
+        return trace_of(correlation, *self.store.trace(correlation, LIMIT))
 
     # -- waiting
 
@@ -247,7 +236,7 @@ class Client:
     def _wait(self, run: Which, limit: int | None, given_up: threading.Event | None) -> RunRow:
         begun = time.monotonic()
         deadline = begun + (float("inf") if limit is None else limit / 1_000_000)
-        warn_at = begun + PATIENCE
+        warn_at = begun + WARN_AFTER
         watch = self.notifier.watch(run.id)
         try:
             while True:
@@ -312,7 +301,7 @@ class Client:
                 _, over = self._look(run)  # looked at first: nothing is streamed after the end
                 for row in self.store.stream(run.id, after, 1_000):
                     after = row.number
-                    yield StreamedItem(row.number, self.codec.decode(row.item), row.cmd, row.attempt, moment(row.ts))
+                    yield self._entries.streamed(row)
                 if over and not self.store.stream(run.id, after, 1):
                     return
                 if not over:
@@ -362,77 +351,17 @@ class Client:
         return {key: self.codec.decode(value) for key, value in self.store.data(run.id).items()}
 
     def history(self, run: Which) -> list[RunEvent]:
-        return [self._describe(event) for event in self.events(run)]
-
-    def _describe(self, event: ev.AnyEvent) -> RunEvent:
-        shown = ("seq", "ts", "name", "cmd", "cause", "attempt")
-        fields = [field for field in event.__struct_fields__ if field not in shown]
-        return RunEvent(
-            seq=event.seq,
-            kind=event.kind,
-            at=moment(event.ts),
-            name=getattr(event, "name", ""),
-            cmd=getattr(event, "cmd", ""),
-            cause=getattr(event, "cause", 0),
-            attempt=getattr(event, "attempt", 0),
-            detail={field: self._decoded(field, getattr(event, field)) for field in fields},
-        )
-
-    def _decoded(self, field: str, value: Any) -> Any:
-        if field in _MOMENTS and isinstance(value, int):
-            return moment(value) if value else None
-        if field == "error" and isinstance(value, Raw):
-            return None if bytes(value) == b"null" else self.codec.decode_error(value)
-        if field in ("args", "input"):
-            args, kwargs = self._call(value)
-            return (*args, kwargs) if kwargs else args
-        if isinstance(value, Raw):
-            return self.codec.decode(value)
-        if isinstance(value, dict):
-            return {key: self._decoded("", each) for key, each in value.items()}
-        return value
-
-    def _call(self, raw: Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        found = msgspec.json.decode(raw)
-        if isinstance(found, dict) and set(found) <= {"args", "kwargs"}:
-            return self.codec.decode_call(raw)
-        return (self.codec.decode(raw),), {}
+        return [self._entries.event(event) for event in self.events(run)]
 
     def steps(self, run: Which) -> RunSteps:
-        progress = self.store.attributes(run.id, "progress")
-        out = RunSteps()
-        for view in steps_of(self.events(run)):
-            args, kwargs = self._call(view.args)
-            error = None if view.error is None else self.codec.decode_error(view.error)
-            result = None if view.result is None else self.codec.decode(view.result)
-            shown = progress.get(view.cmd)
-            out.append(
-                RunStep(
-                    name=view.name, state=view.state, attempts=view.attempts, cmd=view.cmd, args=args, kwargs=kwargs,
-                    result=result, error=error, started_at=moment(view.started_at), ended_at=moment(view.ended_at),
-                    retry_at=moment(view.retry_at), worker=view.worker, child_run_id=view.child_id, reused=view.reused,
-                    progress=None if shown is None else msgspec.json.decode(shown), key=view.key, undoes=view.undoes,
-                    reason=view.reason,
-                )
-            )  # fmt: skip
-        return out
+        return self._entries.steps(self.events(run), self.store.attributes(run.id, "progress"))
 
     def logs(self, run: Which) -> list[StepLogs]:
         self.row(run)
-        found = []
-        for body in self.store.attributes(run.id, "logs").values():
-            kept = self.codec.decode(body)
-            kept["lines"] = [LogLine(moment(at), *rest) for at, *rest in kept["lines"]]
-            found.append(StepLogs(**kept))
-        return sorted(found, key=lambda kept: kept.lines[0].at)
+        return self._entries.logs(self.store.attributes(run.id, "logs").values())
 
     def status_history(self, run: Which) -> list[StatusEntry]:
-        row = self.row(run)
-        entries = []
-        for change in statuses_of(self.events(run), row):
-            error = None if change.error is None else self.codec.decode_error(change.error)
-            entries.append(StatusEntry(change.status, moment(change.at), error, change.reason))
-        return entries
+        return self._entries.statuses(self.events(run), self.row(run))
 
     # -- acting
 

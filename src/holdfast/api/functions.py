@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from holdfast.api.calls import Call, ChildRun, StepFuture
 from holdfast.api.checks import check_arguments, to_epoch
+from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import Run
 from holdfast.api.options import (
     NO_OPTIONS,
@@ -27,7 +28,6 @@ from holdfast.api.options import (
     check_call,
     start_options_of,
 )
-from holdfast.api.plain_calls import call_plainly
 from holdfast.api.signatures import Canvas, Signature, Starter, chunks, each, group
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
@@ -199,7 +199,7 @@ class SyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         execution = self._execution()
         if execution is None:
-            return cast("R", call_plainly(self._definition, args, kwargs, self._app.replaced))
+            return cast("R", call_directly(self._definition, args, kwargs, self._app.replaced))
         found: R = wait_plainly(self._ask(execution, self._encode(args, kwargs), NO_OPTIONS))
         return found
 
@@ -210,7 +210,7 @@ class AsyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         execution = self._execution()
         if execution is None:
-            return cast("Coroutine[None, None, R]", call_plainly(self._definition, args, kwargs, self._app.replaced))
+            return cast("Coroutine[None, None, R]", call_directly(self._definition, args, kwargs, self._app.replaced))
         call = self._encode(args, kwargs)
         return Call(execution, lambda: self._ask(execution, call, NO_OPTIONS), f"step {self.name!r}")
 

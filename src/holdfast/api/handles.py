@@ -4,139 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import functools
 from collections.abc import AsyncIterator, Generator, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from holdfast.api.checks import check_number
-from holdfast.api.tracing import TraceNode
+from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
-from holdfast.own_thread import in_own_thread
-from holdfast.ports import RunRow, Status, StepState
+from holdfast.ports import RunRow, Status
+from holdfast.views.entries import RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.times import moment
+from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
     from holdfast.api.client import Client
 
 R = TypeVar("R")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_LAST = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(
-    microseconds=1
-)  # later is no date of Python's
-
-
-@overload
-def moment(us: int) -> dt.datetime: ...
-@overload
-def moment(us: int | None) -> dt.datetime | None: ...
-def moment(us: int | None) -> dt.datetime | None:
-    return None if us is None else _EPOCH + dt.timedelta(microseconds=min(us, _LAST))
-
-
-@dataclass(frozen=True, slots=True)
-class RunEvent:
-    """One event of a run's history, decoded. `detail` holds what is particular to its kind."""
-
-    seq: int
-    kind: str
-    at: dt.datetime
-    name: str
-    cmd: str
-    cause: int
-    attempt: int
-    detail: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class RunStep:
-    """A step or child of a run. `key` is its name in a DAG or saga, `undoes` the command that it compensates, and
-    `reason` tells why it was skipped."""
-
-    name: str
-    state: StepState
-    attempts: int
-    cmd: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
-    error: BaseException | None
-    started_at: dt.datetime | None
-    ended_at: dt.datetime | None
-    retry_at: dt.datetime | None
-    worker: str
-    child_run_id: str
-    reused: bool
-    progress: dict[str, Any] | None
-    key: str = ""
-    undoes: str = ""
-    reason: str = ""
-
-    @property
-    def status(self) -> StepState:
-        """The same as `state`."""
-        return self.state
-
-
-class RunSteps(list[RunStep]):
-    """The steps and children of a run. Besides its number, a step is found by its name: the one it has in a DAG or
-    saga, or else its own, of several the last."""
-
-    @overload
-    def __getitem__(self, which: SupportsIndex | str, /) -> RunStep: ...
-    @overload
-    def __getitem__(self, which: slice, /) -> list[RunStep]: ...
-    def __getitem__(self, which: SupportsIndex | slice | str, /) -> RunStep | list[RunStep]:
-        if not isinstance(which, str):
-            return super().__getitem__(which)
-        found = [step for step in self if step.key == which] or [step for step in self if step.name == which]
-        if not found:
-            known = ", ".join(dict.fromkeys(step.key or step.name for step in self)) or "none"
-            raise KeyError(f"no step {which!r} in this run; known: {known}")
-        return found[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class StatusEntry:
-    """One status that a run went through: since when, and why."""
-
-    status: Status
-    at: dt.datetime
-    error: BaseException | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class StreamedItem:
-    """An item that a step or workflow has streamed. `number` resumes a stream; `attempt` tells a retry's items apart."""
-
-    number: int
-    item: Any
-    cmd: str
-    attempt: int
-    at: dt.datetime
-
-
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """A log record, as it was kept. A traceback is part of the message."""
-
-    at: dt.datetime
-    level: str
-    logger: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepLogs:
-    """What one attempt of a step has logged: the last of it, after `dropped` earlier lines that were not kept. `cmd`
-    is that of the step in `run.steps`."""
-
-    step: str
-    cmd: str
-    attempt: int
-    dropped: int
-    lines: list[LogLine]
 
 
 class Which(NamedTuple):
@@ -161,7 +44,7 @@ class RunStream:
     async def __aiter__(self) -> AsyncIterator[StreamedItem]:
         items = iter(self)
         while True:
-            item = await in_own_thread(lambda given_up: next(items, None))
+            item = await run_blocking(lambda given_up: next(items, None))
             if item is None:
                 return
             yield item
@@ -325,7 +208,7 @@ class Run(Generic[R]):
     # -- the async edge: the same methods, off the caller's loop
 
     async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
-        return await in_own_thread(
+        return await run_blocking(
             lambda given_up: self._client.result(self._which, timeout, given_up, propagate=propagate)
         )
 
@@ -338,51 +221,19 @@ class Run(Generic[R]):
     async def asteps(self) -> RunSteps:
         return await asyncio.to_thread(lambda: self.steps)
 
-    async def ahistory(self) -> list[RunEvent]:
-        return await asyncio.to_thread(self.history)
-
-    async def alogs(self) -> list[StepLogs]:
-        return await asyncio.to_thread(self.logs)
-
-    async def astatus_history(self) -> list[StatusEntry]:
-        return await asyncio.to_thread(self.status_history)
-
-    async def achildren(self) -> list[Run[Any]]:
-        return await asyncio.to_thread(self.children)
-
-    async def atrace(self) -> TraceNode:
-        return await asyncio.to_thread(self.trace)
-
-    async def asend(self, name: str, payload: object = None, *, key: str | None = None) -> None:
-        await asyncio.to_thread(functools.partial(self.send, name, payload, key=key))
-
-    async def acancel(self, reason: str = "") -> None:
-        await asyncio.to_thread(self.cancel, reason)
-
-    async def apause(self, reason: str = "") -> None:
-        await asyncio.to_thread(self.pause, reason)
-
-    async def aresume(self) -> None:
-        await asyncio.to_thread(self.resume)
-
-    async def aretry(self) -> None:
-        await asyncio.to_thread(self.retry)
-
-    async def afork(
-        self,
-        at: int,
-        *,
-        replace: dict[int, object] | None = None,
-        input: tuple[Any, ...] | None = None,
-        id: str | None = None,
-    ) -> Run[R]:
-        return await asyncio.to_thread(functools.partial(self.fork, at, replace=replace, input=input, id=id))
-
-    async def afork_reruns(self, at: int) -> list[str]:
-        return await asyncio.to_thread(self.fork_reruns, at)
-
-    async def adelete(self) -> None:
-        await asyncio.to_thread(self.delete)
+    ahistory = twin(history)
+    alogs = twin(logs)
+    astatus_history = twin(status_history)
+    achildren = twin(children)
+    atrace = twin(trace)
+    asend = twin(send)
+    acancel = twin(cancel)
+    apause = twin(pause)
+    aresume = twin(resume)
+    aretry = twin(retry)
+    afork = twin(fork)
+    afork_reruns = twin(fork_reruns)
+    adelete = twin(delete)
 
 
 class RunPage(list[Run[Any]]):

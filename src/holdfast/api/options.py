@@ -90,8 +90,15 @@ def start_options_of(what: str, given: dict[str, Any]) -> StartOptions:
 
 def step_options(given: dict[str, Any]) -> StepOptions:
     options = {"retry_delay": "fixed", "retry_jitter": 0.0, "retry_max_delay": None, "timeout": "60s", **given}
+    if check_flag("at_most_once", options.pop("at_most_once", False)):
+        said = [name for name in ("max_retries", "max_losses") if name in given]
+        if said:
+            raise DefinitionError(f"at_most_once=True means max_retries=0 and max_losses=1; leave out {said[0]}=")
+        options |= {"max_retries": 0, "max_losses": 1}
     backoff = _backoff(options.pop("retry_delay"), options.pop("retry_jitter"), options.pop("retry_max_delay"))
-    _refuse_unknown(options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay", *SCHEDULING))
+    _refuse_unknown(
+        options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay", "at_most_once", *SCHEDULING)
+    )
     return StepOptions(
         max_retries=_count("max_retries", options.pop("max_retries", 3)),
         backoff=backoff,

@@ -21,6 +21,7 @@ from holdfast.api.checks import check_name, check_number, check_text, duration_o
 from holdfast.api.client import Client
 from holdfast.api.functions import is_decorated
 from holdfast.api.handles import Run
+from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.events import NO_ARGS
 from holdfast.core.registry import Definitions
@@ -162,53 +163,38 @@ def _check_ticks(spec: Spec, when: object) -> None:
         raise DefinitionError(f"schedule={when!r} never comes: no day is like that; {_FORMS}")
 
 
+@dataclass(frozen=True, slots=True)
 class ScheduleInfo:
-    """A schedule as the store knows it."""
+    """A schedule as the store knows it.
 
-    def __init__(self, row: ScheduleRow, codec: Codec) -> None:
-        self._row = row
-        self._spec = read_spec(row)
-        self._codec = codec
+    `when` is the cron expression, or the interval, as text; `declared` tells whether it is declared in code and not made
+    by `put`; `reason` says why it is `paused`. `next_at` is when it ticks next, in its time zone, None if it is paused,
+    and `last_at` the last tick that a run was started for: `last_run_id`, and `is_active` if that run goes on. Ticks
+    that wait for its end are `queued`.
+    """
+
+    name: str
+    workflow: str
+    when: str
+    tz: str
+    missed: Missed
+    overlap: Overlap
+    jitter: dt.timedelta
+    declared: bool
+    paused: bool
+    reason: str
+    next_at: dt.datetime | None
+    last_at: dt.datetime | None
+    last_run_id: str | None
+    is_active: bool
+    queued: builtins.list[dt.datetime]
+    _spec: Spec
+    _codec: Codec
 
     def __repr__(self) -> str:
         return (
             f"<schedule {self.name!r} of {self.workflow!r}: {self.when}, {'paused' if self.paused else self.next_at}>"
         )
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self._row.name
-
-    @property
-    def workflow(self) -> str:
-        """The workflow or step that it starts."""
-        return self._row.workflow
-
-    @property
-    def when(self) -> str:
-        """The cron expression, or the interval, as text."""
-        return self._spec.in_words()
-
-    @property
-    def tz(self) -> str:
-        """The time zone it is read in."""
-        return self._spec.tz
-
-    @property
-    def missed(self) -> Missed:
-        """What is done about ticks that came while no worker ran."""
-        return self._spec.missed
-
-    @property
-    def overlap(self) -> Overlap:
-        """What is done about a tick that comes while the last run goes on."""
-        return self._spec.overlap
-
-    @property
-    def jitter(self) -> dt.timedelta:
-        """How much later than its tick a run begins, at most."""
-        return dt.timedelta(microseconds=self._spec.jitter)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -220,56 +206,23 @@ class ScheduleInfo:
         """The keyword arguments of its runs."""
         return self._codec.decode_call(self._spec.input)[1]
 
-    @property
-    def declared(self) -> bool:
-        """Whether it is declared in code, and not made by `put`."""
-        return self._row.declared
-
-    @property
-    def paused(self) -> bool:
-        """Whether it starts nothing by itself for now."""
-        return self._row.paused
-
-    @property
-    def reason(self) -> str:
-        """Why it is paused."""
-        return self._row.reason
-
-    @property
-    def next_at(self) -> dt.datetime | None:
-        """When it ticks next, in its time zone; None if it is paused."""
-        return self._local(self._row.next_at)
-
-    @property
-    def last_at(self) -> dt.datetime | None:
-        """The last tick that a run was started for."""
-        return self._local(self._row.last_at)
-
-    @property
-    def last_run_id(self) -> str | None:
-        """The run that it started last."""
-        return self._row.active
-
-    @property
-    def is_active(self) -> bool:
-        """Whether that run goes on."""
-        return self._row.is_active
-
-    @property
-    def queued(self) -> builtins.list[dt.datetime]:
-        """Ticks that wait for its end."""
-        return [local(tick, self._spec) for tick in self._row.queued]
-
     def upcoming(self, count: int = 5) -> builtins.list[dt.datetime]:
         """The next ticks, from `next_at` on; none if it is paused."""
         check_number("count", count)
-        begin = self._row.next_at
-        if begin is None:
+        if self.next_at is None:
             return []
-        return [local(tick, self._spec) for tick in itertools.islice(ticks_after(self._spec, begin - 1), count)]
+        ticks = ticks_after(self._spec, to_epoch(self.next_at) - 1)
+        return [local(tick, self._spec) for tick in itertools.islice(ticks, count)]
 
-    def _local(self, us: int | None) -> dt.datetime | None:
-        return None if us is None else local(us, self._spec)
+
+def _info(row: ScheduleRow, codec: Codec) -> ScheduleInfo:
+    spec = read_spec(row)
+    next_at, last_at = (None if tick is None else local(tick, spec) for tick in (row.next_at, row.last_at))
+    return ScheduleInfo(
+        row.name, row.workflow, spec.in_words(), spec.tz, spec.missed, spec.overlap,
+        dt.timedelta(microseconds=spec.jitter), row.declared, row.paused, row.reason, next_at, last_at, row.active,
+        row.is_active, [local(tick, spec) for tick in row.queued], spec, codec,
+    )  # fmt: skip
 
 
 class Scheduling(Definitions, Protocol):
@@ -344,11 +297,11 @@ class Schedules:
 
     def list(self) -> builtins.list[ScheduleInfo]:
         """All schedules, by name."""
-        return [ScheduleInfo(row, self._app.codec) for row in self._store.schedules()]
+        return [_info(row, self._app.codec) for row in self._store.schedules()]
 
     def get(self, name: str) -> ScheduleInfo:
         """The schedule of that name; ScheduleNotFoundError if there is none."""
-        return ScheduleInfo(self._find(name), self._app.codec)
+        return _info(self._find(name), self._app.codec)
 
     @property
     def _store(self) -> Store:
@@ -485,23 +438,10 @@ class Schedules:
     async def aput(self, schedule: When, function: Any, /, *args: Any, **kwargs: Any) -> ScheduleInfo:
         return await asyncio.to_thread(partial(self.put, schedule, function, *args, **kwargs))
 
-    async def aget(self, name: str) -> ScheduleInfo:
-        return await asyncio.to_thread(self.get, name)
-
-    async def apause(self, name: str, reason: str = "") -> None:
-        await asyncio.to_thread(self.pause, name, reason)
-
-    async def aresume(self, name: str) -> None:
-        await asyncio.to_thread(self.resume, name)
-
-    async def atrigger(self, name: str) -> Run[Any]:
-        return await asyncio.to_thread(self.trigger, name)
-
-    async def abackfill(self, name: str, start: dt.datetime, end: dt.datetime | None = None) -> builtins.list[str]:
-        return await asyncio.to_thread(self.backfill, name, start, end)
-
-    async def adelete(self, name: str) -> None:
-        await asyncio.to_thread(self.delete, name)
-
-    async def alist(self) -> builtins.list[ScheduleInfo]:
-        return await asyncio.to_thread(self.list)
+    aget = twin(get)
+    apause = twin(pause)
+    aresume = twin(resume)
+    atrigger = twin(trigger)
+    abackfill = twin(backfill)
+    adelete = twin(delete)
+    alist = twin(list)

@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from holdfast.api.calls import StepFuture
 from holdfast.api.checks import check_arguments, check_number, duration_of, one_of
+from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import Run
 from holdfast.api.options import (
     IfExists,
@@ -27,7 +28,6 @@ from holdfast.api.options import (
     step_options,
     wrong_call,
 )
-from holdfast.api.plain_calls import call_plainly
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
@@ -300,7 +300,7 @@ class Signature(Canvas):
             raise WrongContextError(f"{self!r} in a workflow: await it, or call {self.name} itself")
         args, kwargs = (*args, *self.args), {**self.kwargs, **kwargs}
         if isinstance(self.definition, StepDefinition):
-            return call_plainly(self.definition, args, kwargs, self._app.replaced)
+            return call_directly(self.definition, args, kwargs, self._app.replaced)
         return self.definition.function(*args, **kwargs)
 
     def set(self, **options: Any) -> Signature:
@@ -444,7 +444,7 @@ class chain(_Composition):
         return self.tasks[:1]
 
     def __repr__(self) -> str:
-        return " | ".join(_inin_short(self.tasks)) if self.tasks else "chain()"
+        return " | ".join(_shorten(self.tasks)) if self.tasks else "chain()"
 
     def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> chain:
         copy = chain()
@@ -486,7 +486,7 @@ class group(_Composition):
         return True
 
     def __repr__(self) -> str:
-        return f"group({', '.join(_inin_short(self.tasks))})"
+        return f"group({', '.join(_shorten(self.tasks))})"
 
     def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> group:
         copy = type(self)()
@@ -540,7 +540,7 @@ class chord(_Composition):
         return whole.start(**kwargs) if running() is None else whole.submit(**kwargs)
 
     def __repr__(self) -> str:
-        return f"chord([{', '.join(_inin_short(self.header.tasks))}], {self.body!r})"
+        return f"chord([{', '.join(_shorten(self.header.tasks))}], {self.body!r})"
 
     def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> chord:
         body = None if self.body is None else self.body.clone()
@@ -725,7 +725,7 @@ def _ends_open(body: Canvas) -> bool:
     return type(body) is group or (isinstance(body, chord) and body.body is not None and _ends_open(body.body))
 
 
-def _inin_short(tasks: list[Canvas]) -> list[str]:
+def _shorten(tasks: list[Canvas]) -> list[str]:
     shown = [repr(task) for task in tasks[:5]]
     return shown if len(tasks) <= 5 else [*shown, f"… {len(tasks) - 5} more"]
 

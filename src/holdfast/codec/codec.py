@@ -11,9 +11,9 @@ from holdfast.codec.chain import Chain, SignedPickle, Transform
 from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in, type_name
 from holdfast.codec.hints import CallHints, Conformer
 from holdfast.codec.paths import Misfit, explain
-from holdfast.codec.plain import error_facts, untagged
 from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
+from holdfast.codec.untagged import error_facts, untagged
 from holdfast.codec.values import READERS, Tagger, mend_text, refusal
 from holdfast.errors import ArgumentError, DecodeError, EncodeError, PayloadTooLargeError, ValueCodecError
 from holdfast.printing import show
@@ -158,14 +158,14 @@ class Codec:
         """`exc` with its cause and traceback. Never raises: what can't be recorded becomes its repr."""
         try:
             return self._finish(ErrorWriter(self._tagger).write(exc), "error")
-        except BaseException:  # too large, too deep, of hostile code; the least that can be said is always said
+        except BaseException:  # too large, too deep, or its class raises; the least that can be said is always said
             message = clip(message_of(exc), 2000)
-        kind = type_name(exc)
         try:
-            return self._chain.seal(_dumps(mend_text({"type": kind, "message": message, "args": [message]})))
-        except Exception:  # what is to be sealed must not be written as it is: say nothing of the user's
-            message = "(what was raised could not be recorded: a transform of the codec failed)"
-            return _dumps(mend_text({"type": kind, "message": message, "args": [message]}))
+            return self._chain.seal(_error_record(exc, message))
+        except BaseException as why:  # the app's transforms: what they were to hide is left out
+            return _error_record(
+                exc, f"its text could not be recorded: a transform of the codec raised {type_name(why)}"
+            )
 
     def encode_error_value(self, exc: BaseException) -> bytes:
         """An exception as a value among others: `decode` gives it back. Never raises."""
@@ -224,6 +224,10 @@ class Codec:
         if self._pickle is None:
             raise Misfit("was pickled, and pickles aren't loaded without Codec(pickle_key=...)")
         return self._pickle.load(tagged)
+
+
+def _error_record(exc: BaseException, message: str) -> bytes:
+    return _dumps(mend_text({"type": type_name(exc), "message": message, "args": [message]}))
 
 
 def _argument(step: str, signature: CallHints | None) -> str:

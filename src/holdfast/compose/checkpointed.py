@@ -14,7 +14,7 @@ from holdfast.api.calls import ChildRun
 from holdfast.api.checks import check_arguments, check_id
 from holdfast.api.functions import CallOptions
 from holdfast.api.handles import Run
-from holdfast.compose.composition import Composition, Context, Line
+from holdfast.compose.composition import Composition, Context, StepValues
 from holdfast.compose.handlers import Home
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
@@ -132,18 +132,18 @@ class Checkpointed(Composition):
             known[name] = None
 
     async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
-        line = Line(execution, context)
+        values = StepValues(execution, context)
         for step in plan.steps:
             handler = self._handler(execution, step.name, step.runs, step.is_workflow)
             try:
-                asked = handler.ask(execution, step.name, line.scope())
+                asked = handler.ask(execution, step.name, values.scope())
             except ArgumentError as error:
                 execution.refuse_step(step.name, step.runs, error)
                 raise
-            line.add(step.name, await asked)
-        return Raw(line.whole())
+            values.add(step.name, await asked)
+        return Raw(values.whole())
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         for name in self._handlers:
-            context[name] = await self._call_plainly(name, context)
+            context[name] = await self._call_directly(name, context)
         return context

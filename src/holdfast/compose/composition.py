@@ -19,7 +19,7 @@ from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.pending import Recorded
 from holdfast.core.plans import Plan, PlannedStep, read_plan
-from holdfast.core.whereabouts import code_line
+from holdfast.core.source_lines import code_line
 from holdfast.errors import ArgumentError, DecodeError, DefinitionError, DuplicateNameError, UnknownNameError
 from holdfast.printing import show
 
@@ -45,7 +45,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         loop = running()
         if loop is None:
             self._check_context(context)
-            return await self._follow_plainly(dict(context or {}))
+            return await self._follow_directly(dict(context or {}))
         # A run that has its plan was checked when it began; what the code needs by now is not asked of it.
         shape = self._plan().to_json()
         plan = read_plan(loop.execution.plan(self.name, shape, check=lambda: self._check_context(context)))
@@ -60,7 +60,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         """In a run. The result is the context, as it is recorded."""
 
     @abc.abstractmethod
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         """Outside a run: with plain calls."""
 
     # -- definitions
@@ -148,14 +148,14 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
 
     # -- outside
 
-    async def _call_plainly(self, key: str, context: Mapping[str, Any]) -> Any:
+    async def _call_directly(self, key: str, context: Mapping[str, Any]) -> Any:
         args, kwargs = self._handlers[key].plain_arguments(context)
         function = self._functions[key]
         found = function(*args, **kwargs)
         return await found if is_async(function) else found
 
 
-class Line:
+class StepValues:
     """The values of steps that run one after the other, as they are recorded."""
 
     def __init__(self, execution: Execution, context: Context) -> None:

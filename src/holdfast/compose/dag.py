@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DagStep:
     """A step as it is defined."""
 
     name: str
@@ -65,7 +65,7 @@ class Dag(Composition):
 
     def __init__(self, name: str, *, app: Home, **options: Any) -> None:
         """`options` are those of a workflow."""
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, DagStep] = {}
         self._checked: Plan | None = None
         super().__init__(name, app, options)
 
@@ -101,7 +101,7 @@ class Dag(Composition):
                 f"step {name!r}: map_over={map_over!r}, but {added.name} has no parameter for the element; its first one that "
                 "isn't `ctx` or `context` takes it. For a DAG or a saga, add a workflow that takes the element and awaits it"
             )
-        self._nodes[name] = Node(name, tuple(dict.fromkeys(depends_on)), run_if, condition, map_over)
+        self._nodes[name] = DagStep(name, tuple(dict.fromkeys(depends_on)), run_if, condition, map_over)
         self._checked = None
         return self
 
@@ -161,7 +161,7 @@ class Dag(Composition):
             self._checked = plan
         return self._checked
 
-    def _planned(self, node: Node) -> PlannedStep:
+    def _planned(self, node: DagStep) -> PlannedStep:
         handler = self._handlers[node.name]
         depends_on = node.depends_on
         if node.map_over in self._nodes and node.map_over not in (*depends_on, node.name):
@@ -227,7 +227,7 @@ class Dag(Composition):
     async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
         return await _DagRun(self, execution, plan, context).until_done()
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         """In order, one after the other."""
         progress = Progress(self._plan())
         results: Context = {}
@@ -251,12 +251,12 @@ class Dag(Composition):
 
     async def _execute_plainly(self, step: PlannedStep, seen: Context) -> Any:
         if not step.map_over:
-            return await self._call_plainly(step.name, seen)
+            return await self._call_directly(step.name, seen)
         parameter = self._handlers[step.name].element
         elements = seen.get(step.map_over)
         if not isinstance(elements, list | tuple):
             raise self._not_a_list(step.name, step.map_over, seen)
-        return [await self._call_plainly(step.name, {**seen, parameter: element}) for element in elements]
+        return [await self._call_directly(step.name, {**seen, parameter: element}) for element in elements]
 
     def _unwanted(self, step: PlannedStep, context: Context) -> str:
         """Why the step's own condition keeps it from running, "" if it doesn't."""

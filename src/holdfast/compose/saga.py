@@ -21,7 +21,7 @@ from holdfast.api.functions import CallOptions, Step, Workflow, child_options
 from holdfast.api.options import NO_OPTIONS, StartOptions
 from holdfast.api.signatures import Canvas
 from holdfast.api.waiting import shield
-from holdfast.compose.composition import Composition, Context, Line
+from holdfast.compose.composition import Composition, Context, StepValues
 from holdfast.compose.handlers import Home, is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, wait_plainly
@@ -312,27 +312,27 @@ class Saga(Composition):
                 self._check_need(undo_key(name), self._handlers[undo_key(name)], known, ("result",))
 
     async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
-        line = Line(execution, context)
+        values = StepValues(execution, context)
         async with saga(self.name) as s:
             for step in plan.steps:
                 handler = self._handler(execution, step.name, step.runs, step.is_workflow)
-                undo = None if not step.undo else self._undo(execution, step, line)
+                undo = None if not step.undo else self._undo(execution, step, values)
                 try:
-                    action = s._begin(step.name, lambda: handler.ask(execution, step.name, line.scope()), undo)  # noqa: B023
+                    action = s._begin(step.name, lambda: handler.ask(execution, step.name, values.scope()), undo)  # noqa: B023
                 except ArgumentError as error:
                     execution.refuse_step(step.name, step.runs, error)
                     s._failed_at(step.name, error)
                     raise
-                line.add(step.name, await action)
-        return Raw(line.whole())
+                values.add(step.name, await action)
+        return Raw(values.whole())
 
-    def _undo(self, execution: Execution, step: PlannedStep, line: Line) -> Undo:
+    def _undo(self, execution: Execution, step: PlannedStep, values: StepValues) -> Undo:
         handler = self._handler(execution, undo_key(step.name), step.undo, step.undo_is_workflow)
 
         async def undo(cmd: str, result: Any) -> None:
             given = {"result": (bytes(result), f"result of {step.name}")}
             try:
-                asked = handler.ask(execution, undo_key(step.name), line.scope(), given, undoes=cmd)
+                asked = handler.ask(execution, undo_key(step.name), values.scope(), given, undoes=cmd)
             except ArgumentError as error:
                 execution.refuse_step(undo_key(step.name), step.undo, error)
                 raise
@@ -340,11 +340,11 @@ class Saga(Composition):
 
         return undo
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         async with saga(self.name) as s:
             for name in self._steps:
                 try:
-                    context[name] = await self._call_plainly(name, context)
+                    context[name] = await self._call_directly(name, context)
                 except Exception as error:
                     s._failed_at(name, error)
                     raise
@@ -353,4 +353,4 @@ class Saga(Composition):
         return context
 
     def _undo_plainly(self, name: str, context: Context) -> Callable[[], Coroutine[Any, Any, Any]]:
-        return lambda: self._call_plainly(undo_key(name), {**context, "result": context[name]})
+        return lambda: self._call_directly(undo_key(name), {**context, "result": context[name]})

@@ -21,11 +21,12 @@ from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.domain import Scalar, event_id
+from holdfast.core.ids import child_run_id
 from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop, running
 from holdfast.core.matching import Asked, Ledger, Match, Recorded, describe, match_all, match_one
 from holdfast.core.memo import Child, Memo, origin_of
 from holdfast.core.pending import PendingChild, PendingHook, PendingStep, Program, StepCall
-from holdfast.core.whereabouts import Place, child_run_id, code_line, task_lines
+from holdfast.core.source_lines import SourceLine, code_line, task_lines
 from holdfast.errors import DefinitionError, NondeterminismError
 
 
@@ -61,7 +62,7 @@ class Asking:
         self.cancelling: ev.CancelRequested | None = None
         self.new_events: list[ev.Event] = []
         self.new_commands: list[co.Command] = []
-        self.unawaited: dict[int, tuple[str, Place | None]] = {}
+        self.unawaited: dict[int, tuple[str, SourceLine | None]] = {}
         self.blocked_by: str = ""
         self.on_background_error: Callable[[dict[str, Any]], None] = lambda context: None
         self._edge = 0
@@ -89,6 +90,8 @@ class Asking:
         self._beginning: ev.RunStarted | ev.ContinuedAsNew | None = None
         self._last_ts = 0
         self._taken_up = 0
+        self.ahead = 0
+        """How far the code's time is ahead of the database's, since that was set back."""
         self.started_at = 0
 
     @property
@@ -546,6 +549,7 @@ class Asking:
             recorded=recorded,
             asked=asked,
             line=line,
+            event=self.loop.cause,
         )
         self.loop.closed = True
         if running() is self.loop:

@@ -70,6 +70,11 @@ class StepOptions:
     max_losses: int = 3
     queue: str = ""
 
+    @property
+    def at_most_once(self) -> bool:
+        """Whether twice is worse than not at all: then its start is committed before it is handed over."""
+        return self.max_retries == 0 and self.max_losses <= 1
+
     def retry_delay(self, error: BaseException, attempt: int, chance: float) -> int | None:
         """Microseconds until the next attempt, or None: the failure is final."""
         if attempt > self.max_retries or isinstance(error, FatalError) or not isinstance(error, Exception):

@@ -250,6 +250,10 @@ class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=
     pass
 
 
+class StepWithdrawn(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The start of this attempt was announced, but it was taken back before it began."""
+
+
 class ChildDropped(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The workflow stopped waiting for a child, which is told to stop unless it may outlive its parent."""
 
@@ -262,6 +266,27 @@ class ArgumentsChanged(Commanded, kw_only=True, omit_defaults=True, tag=True, gc
 
 class RunTakenUp(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The run had waited for a worker: its code's time begins here, not when it was started."""
+
+
+class RunProbed(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The run had lost its worker. Its code is activated after this is committed, and no other suspect beside it: if the
+    worker is lost again before anything more is recorded, this code is what took it down."""
+
+    worker: str = ""
+
+
+class ClockSetBack(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The database's clock had been ahead, `by` microseconds in all, and was set back. The code's own time goes on as
+    it was, and what it waits for comes as much earlier."""
+
+    by: int
+
+
+class MessageDropped(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """A message to the run that nobody can read was taken out of its inbox."""
+
+    message: str
+    reason: str = ""
 
 
 class RunPaused(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -327,9 +352,13 @@ AnyEvent: TypeAlias = (
     | StepRetrying
     | StepLost
     | StepCancelled
+    | StepWithdrawn
     | ChildDropped
     | ArgumentsChanged
     | RunTakenUp
+    | RunProbed
+    | ClockSetBack
+    | MessageDropped
     | RunPaused
     | RunResumed
     | RunStuck

@@ -21,7 +21,7 @@ from holdfast.core.loop import Task, WorkflowLoop
 from holdfast.core.matching import Ledger
 from holdfast.core.memo import Memo
 from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep, Recorded
-from holdfast.core.whereabouts import task_lines
+from holdfast.core.source_lines import task_lines
 from holdfast.errors import (
     ContinueAsNew,
     DeadlockError,
@@ -158,6 +158,11 @@ class Execution(Asking):
             return None
         return ev.TimerFired(cmd=timer.id, cause=timer.cause, due=timer.due, delay=timer.delay, sleep=timer.sleep)
 
+    def next_due(self) -> int | None:
+        """When the first timer is due, by the database's clock."""
+        timer = self._loop.next_due() if self._loop is not None else None
+        return None if timer is None else timer.due - self.ahead
+
     def waiting_for(self) -> str:
         """Why nothing happens, in words; empty while a step is to be executed now."""
         if any(not step.command.not_before for step in self.steps.values()):
@@ -216,7 +221,7 @@ class Execution(Asking):
 
     def _time_of(self, event: ev.Event) -> int:
         """When the code sees the event. Timers must not count the time that a run waited for its first worker."""
-        return max(event.ts, self._taken_up) if isinstance(event, ev.RunStarted) else event.ts
+        return max(event.ts, self._taken_up) if isinstance(event, ev.RunStarted) else event.ts + self.ahead
 
     def _hand_over(self, event: ev.Event) -> None:
         """Resolve whatever the event resolves; the code goes on when the loop runs."""
@@ -348,16 +353,23 @@ class Execution(Asking):
                 return
             command = step.command
             if isinstance(event, ev.StepStarted):
-                command.started = True
+                command.started, command.worker = True, event.worker
                 command.attempt = event.attempt
                 command.not_before = 0
             elif isinstance(event, ev.StepRetrying):
                 command.started = False
                 command.attempt = event.attempt + 1
                 command.not_before = event.retry_at
+            elif isinstance(event, ev.StepWithdrawn):
+                command.started = False
             elif isinstance(event, ev.StepLost):
                 command.started = False
                 command.losses += 1
+        elif isinstance(event, ev.ClockSetBack):
+            self.started_at = min(self.started_at, event.ts)
+            for step in self.steps.values():
+                step.command.not_before = max(0, step.command.not_before - (event.by - self.ahead))
+            self.ahead = event.by
         elif isinstance(event, ev.RunEnded | ev.AttemptFailed):
             self.ended = event
 

@@ -28,11 +28,11 @@ from holdfast.core.registry import Definitions, is_own
 from holdfast.engine.domain_events import Postman, has_emitted, news_of, subscription_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.health import Health, Pulse
-from holdfast.engine.live import LiveRun
-from holdfast.engine.owned import Identity
-from holdfast.engine.records import PRIORITY_HEAD_START, RunOptions, correlation_of, outcome_message
+from holdfast.engine.live import AHEAD, LiveRun
+from holdfast.engine.owned import Identity, Probe, read_options
+from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message
 from holdfast.engine.ticks import Ticks
-from holdfast.errors import EncodeError, Fenced, StoreError, UnknownNameError
+from holdfast.errors import Fenced, StoreError, UnknownNameError
 from holdfast.logs import install
 from holdfast.ports import (
     FINAL,
@@ -40,6 +40,7 @@ from holdfast.ports import (
     Change,
     Claimed,
     Clock,
+    Committed,
     Executor,
     Notifier,
     Outcome,
@@ -53,11 +54,14 @@ from holdfast.ports import (
 
 logger = logging.getLogger("holdfast.engine")
 BATCH = 100
+LOCKED_AWHILE = 20_000
+"""Microseconds until a run that others had locked is looked at again."""
 """How many runs, and domain events, are deleted at a time."""
 
 
 class Settings(msgspec.Struct, kw_only=True):
-    """Times in seconds. Without `schedules`, ticks start no runs here."""
+    """Times in seconds. Without `schedules`, ticks start no runs here. After more than `broken_turns` turns in a row that
+    failed in ways nobody thought of, the engine gives up."""
 
     lease: float = 10.0
     beat: float = 2.0
@@ -76,6 +80,7 @@ class Settings(msgspec.Struct, kw_only=True):
     patience: float = 2.0
     collect_every: float = 60.0
     schedules: bool = True
+    broken_turns: int = 5
 
 
 class Engine:
@@ -129,14 +134,22 @@ class Engine:
         self._stop_by = 0.0
         self._address = ""
         self._is_registered = False
+        self._sure_until = 0.0  # until then nobody can have declared this worker dead
+        self._asking = threading.Lock()
         self._judge_from = 0  # the time from which other workers' leases mean something
         self._heart: threading.Thread | None = None
         self._beating = threading.Event()
         self._backoff = 0.0
         self._failures = 0
         self._claims_unknown = False
+        self._unsettled = False  # a commit of unknown fate may yet happen
+        self._came_too_late = False  # what was due could not be claimed
         self._touched: dict[int, LiveRun] = {}
         self._has_peers = False
+        self._suspects: deque[LiveRun] = deque()  # have lost their worker: their code goes on one at a time
+        self._probed: LiveRun | None = None
+        self._clock_was_ahead = False
+        self._broken_turns = 0
         self._pulse = Pulse(time.monotonic())
 
     # -- life
@@ -153,14 +166,14 @@ class Engine:
             self.notifier.close()
             raise
         self._guard.start()
-        self.executor.start(self._arrivals.put, self._arrived_report)
+        self.executor.start(self._arrivals.put, self._arrived_report, self._may_begin)
         self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
         self._heart.start()
 
     def run(self) -> None:
         """Turn until stopped."""
         try:
-            while self.turn():
+            while self._turn_safely():
                 pass
         except BaseException as error:
             self.failure = error
@@ -168,6 +181,22 @@ class Engine:
             raise
         finally:
             self._close()
+
+    def _turn_safely(self) -> bool:
+        """A turn that fails in a way nobody thought of is not the end: what is in memory is read again."""
+        try:
+            return self.turn()
+        except Exception as error:
+            self._broken_turns += 1
+            if self._broken_turns > self.settings.broken_turns:
+                raise
+            logger.critical("a turn of the engine of app %r failed, trying again", self.app.name, exc_info=True)
+            self._back_off("a turn", error)
+            self._touched.clear()
+            for live in self.runs.values():
+                live.broken = True
+                self._make_ready(live)
+            return True
 
     def stop(self, grace: float | None = None) -> None:
         """Stop claiming, let steps finish for `grace` seconds, then release every run."""
@@ -192,8 +221,10 @@ class Engine:
 
     def _register(self) -> None:
         worker_id = f"{os.getpid()}-{secrets.token_hex(4)}"
+        began = seconds_awake_or_not()
         self.store.register(self._describe(worker_id), round(self.settings.lease * 1_000_000), self._subscriptions())
         self.me.worker = worker_id
+        self._sure_until = began + self.settings.lease
         self._is_registered = True
 
     def _describe(self, worker_id: str) -> WorkerRow:
@@ -222,12 +253,11 @@ class Engine:
 
     def _beat(self) -> None:
         """The heartbeat has a thread of its own: a busy engine is not a dead one."""
-        lease = round(self.settings.lease * 1_000_000)
         last = self.store.now()
         while not self._beating.wait(self.settings.beat):
             worker_id = self.me.worker
             try:
-                if not self.store.beat(worker_id, lease):
+                if not self._beat_once(worker_id):
                     self._arrivals.put(("dead", worker_id))
                 self._pulse.beaten(time.monotonic())
             except StoreError as error:
@@ -235,10 +265,40 @@ class Engine:
                 logger.warning("heartbeat failed, trying again: %s", error)
             last = self._check_gap(last, self.settings.beat)
 
+    def _may_begin(self) -> bool:
+        """Whether an attempt may still begin here. Asked on any thread: a process that was frozen past its lease goes on
+        where it was, and doesn't know yet that others have taken its runs."""
+        return seconds_awake_or_not() < self._sure_until or self._is_still_alive()
+
+    def _is_still_alive(self) -> bool:
+        with self._asking:
+            if seconds_awake_or_not() < self._sure_until:  # another thread has asked
+                return True
+            worker_id = self.me.worker
+            try:
+                if self._beat_once(worker_id):
+                    return True
+            except StoreError as error:
+                logger.warning("no step begins before the store has said whether this worker is alive: %s", error)
+                return False
+            self._arrivals.put(("dead", worker_id))
+            return False
+
+    def _beat_once(self, worker_id: str) -> bool:
+        """Renew the lease; False if others have declared this worker dead."""
+        began = seconds_awake_or_not()
+        if not self.store.beat(worker_id, round(self.settings.lease * 1_000_000)):
+            return False
+        if worker_id == self.me.worker:
+            self._sure_until = began + self.settings.lease
+        return True
+
     def _check_gap(self, last: int, interval: float) -> int:
         """Whoever was kept from the store (a lock, a sleeping machine) can't tell whether the others were, and gives
         them time to renew their leases."""
         now = self.store.now()
+        if last - now > AHEAD:
+            self._clock_was_ahead = True
         if now - last > round((interval + self.settings.lease / 2) * 1_000_000):
             self._judge_from = now + round(self.settings.lease * 1_000_000)
         return now
@@ -247,6 +307,7 @@ class Engine:
         self._beating.set()
         if self._heart is not None:
             self._heart.join(1)
+        self._take_back_all()
         self.executor.stop(0)
         for live in self.runs.values():
             if live.execution is not None:
@@ -261,6 +322,23 @@ class Engine:
         self._ring()
         self.notifier.close()
         self.executor.close()
+
+    def _take_back_all(self) -> None:
+        """What was announced and has not begun will begin elsewhere: say so, else it would count as begun."""
+        waiting = {
+            no: live for no, live in self.runs.items() if live.inflight and not (live.broken or live.has_change())
+        }
+        for live in waiting.values():
+            live.released = True
+        self._take_back(waiting)
+        changes = [live.take_change() for live in waiting.values() if live.has_change()]
+        try:
+            if changes:
+                failpoints.hit("engine.before_commit")
+                self.store.commit(self.me.worker, changes, 0, self.names)
+                failpoints.hit("engine.after_commit")
+        except (StoreError, Fenced) as error:
+            logger.warning("what was taken back could not be recorded: %s", error)
 
     # -- the turn
 
@@ -281,6 +359,7 @@ class Engine:
             if self._mail:
                 self._read_letters()
             self._wake_due(now)
+            self._probe(now)
             self._advance(now)
             self._tidy(now)
             self._commit()
@@ -296,7 +375,8 @@ class Engine:
     def _is_busy(self) -> bool:
         """Whether there is something to do before anything arrives."""
         ticks = self.ticks.unknown and not self._stopping
-        return bool(self._ready or self._mail or self._events or ticks or (self._look and self._has_room()))
+        suspects = self._suspects and not self._stopping and not self._is_probing()
+        return bool(self._ready or self._mail or self._events or ticks or suspects or (self._look and self._has_room()))
 
     def _drain(self) -> None:
         """Take all that has arrived; sleep if nothing is to be done before something does."""
@@ -404,11 +484,18 @@ class Engine:
         self._look = self._mail = self._events = True
         self.ticks.look()
         try:
+            self.store.check()
             for worker_id in self.store.bury(self.me.worker, by_lease=self.store.now() >= self._judge_from):
                 logger.warning("worker %s is gone; its runs go on here or elsewhere", worker_id)
             peers = [w for w in self.store.workers() if w.id != self.me.worker]
             self._has_peers = bool(peers)
-            self.me.others = {w.build for w in peers}
+            self.me.others, self.me.peers = {w.build for w in peers}, frozenset(w.id for w in peers)
+            self.me.looks += 1
+            if self._clock_was_ahead:
+                self.store.reset_times(AHEAD)
+                self._clock_was_ahead = False
+                for live in self.runs.values():
+                    self._make_ready(live)
             self._set_aside_unknown()
             if mono > self._next_collect:
                 gone = self.store.collect(BATCH)
@@ -434,12 +521,12 @@ class Engine:
     def _set_aside_unknown(self) -> None:
         before = self.store.now() - round(self.settings.unknown_after * 1_000_000)
         for row in self.store.orphans(before):
+            options, _ = read_options(row)
             known = sorted({name for worker in self.store.workers() for name in worker.names if not is_own(name)})
             reason = (
                 f"no live worker of app {self.app.name!r} knows {row.workflow!r}; known: {', '.join(known)}. Start a worker "
                 "whose code defines it, and the run goes on by itself"
             )
-            options = msgspec.json.decode(row.options, type=RunOptions)
             stuck = ev.RunStuck(seq=self.store.now(), ts=self.store.now(), reason=reason)
             (news,) = news_of(row, options, stuck, self.app.codec) or (None,)
             if self.store.set_aside(row.no, reason, "unknown", news):
@@ -509,7 +596,30 @@ class Engine:
             if events > self.settings.max_events or time.perf_counter() > end:
                 return
 
+    def _probe(self, now: int) -> None:
+        """Let the code of one suspect go on, once that is committed: whoever finds this worker lost knows what did it.
+        Those that were there when a worker was lost come last."""
+        if self._is_probing():
+            return
+        self._probed = None
+        self._suspects = deque(live for live in self._suspects if self.runs.get(live.row.no) is live)
+        if self._suspects and not self._stopping:
+            self._probed = min(self._suspects, key=lambda live: live.blame)
+            self._suspects.remove(self._probed)
+            self._probed.announce_probe(now)
+            self._touched[self._probed.row.no] = self._probed
+
+    def _is_probing(self) -> bool:
+        probed = self._probed
+        return probed is not None and self.runs.get(probed.row.no) is probed and probed.probe is not Probe.NONE
+
     def _after_advance(self, live: LiveRun) -> None:
+        if live.probe is Probe.WANTED and not live.released:
+            if live not in self._suspects:
+                self._suspects.append(live)
+            return
+        if live is self._probed:
+            live.probe_is_over()
         if live.released:
             return
         due = live.next_due()
@@ -583,13 +693,14 @@ class Engine:
         if time.monotonic() < self._backoff:
             return
         touched, self._touched = self._touched, {}
+        self._take_back(touched)
         changes = [(live, live.take_change()) for live in touched.values() if live.has_change()]
         self._look = self._look or any(change.children or change.messages for _, change in changes)
         room = self.settings.max_live - len(self.runs)
         claim = min(self.settings.claim, room) if self._look and self._has_room() else 0
         if changes or (claim and self._something_waits()):
             try:
-                claimed = self._write(changes, claim)
+                committed = self._write(changes, claim)
             except Fenced:
                 self._fenced()
                 return
@@ -597,37 +708,44 @@ class Engine:
                 self._claims_unknown = self._claims_unknown or claim > 0
                 self._commit_failed(touched, changes, error)
                 return
-            self._failures = 0
+            self._failures = self._broken_turns = 0
             self._act(touched)
-            for one in sorted(claimed, key=lambda c: c.row.created_at - c.row.priority * PRIORITY_HEAD_START):
+            if self._probed is not None and self._is_probing() and self._probed.row.no in touched:
+                self._make_ready(self._probed)
+            for one in sorted(committed.claimed, key=lambda c: c.row.created_at - c.row.priority * PRIORITY_HEAD_START):
                 self._take_over(one)
             if claim:
-                self._look = len(claimed) >= claim
+                self._look = len(committed.claimed) >= claim
+                self._came_too_late = not changes and not committed.claimed
                 self._due_unknown = True
             self._mail = self._mail or any(
                 change.messages or any(child.if_taken for child in change.children) for _, change in changes
             )
-            self._tell(changes)
+            self._tell(changes, committed.emitted)
         else:
             self._act(touched)
 
-    def _write(self, changes: list[tuple[LiveRun, Change]], claim: int) -> list[Claimed]:
+    def _write(self, changes: list[tuple[LiveRun, Change]], claim: int) -> Committed:
         """One transaction. If a change can't be written at all, its run is set aside and the others are written."""
         failpoints.hit("engine.before_commit")
         try:
-            claimed = self.store.commit(self.me.worker, [change for _, change in changes], claim, self.names)
-        except EncodeError as error:
+            committed = self.store.commit(self.me.worker, [change for _, change in changes], claim, self.names)
+        except (StoreError, Fenced):
+            raise
+        except Exception as error:
+            if not changes:
+                raise
             if len(changes) > 1:
-                return [one for pair in changes for one in self._write([pair], 0)]
+                return Committed([], any([self._write([pair], 0).emitted for pair in changes]))
             for live, _ in changes:
                 live.refuse(self.store.now(), error)
                 self._make_ready(live)
-            return []
+            return Committed([])
         failpoints.hit("engine.after_commit")
         self._pulse.commit = time.monotonic()
         for live, change in changes:
             live.confirmed(change)
-        return claimed
+        return committed
 
     def _something_waits(self) -> bool:
         """Whether a run can be claimed now; if not, when the next one can."""
@@ -637,7 +755,11 @@ class Engine:
         except StoreError as error:
             self._back_off("looking for runs", error)
             return False
-        self._look = wake is not None and wake <= self.store.now()
+        now = self.store.now()
+        if self._came_too_late and wake is not None and wake <= now:
+            wake = now + LOCKED_AWHILE  # another worker is just taking it, or letting go of it
+        self._came_too_late = False
+        self._look = wake is not None and wake <= now
         self._parked_due = wake
         return self._look
 
@@ -650,6 +772,19 @@ class Engine:
         live.inflight = self._left_behind.pop(claimed.row.no, {})
         self.runs[claimed.row.no] = live
         self._make_ready(live)
+
+    def _take_back(self, touched: dict[int, LiveRun]) -> None:
+        """What a commit gives away or ends is not begun after it: others may have begun it then, or know its end."""
+        for live in touched.values():
+            given_up = {attempt.token: attempt for attempt in live.to_cancel}
+            if live.released:
+                given_up |= {attempt.token: attempt for attempt in live.inflight.values()}
+            for token in self.executor.withdraw(given_up) if given_up else ():
+                attempt = self._attempts.pop(token)
+                if live.inflight.get(attempt.cmd) is attempt:
+                    live.withdrawn(attempt.cmd, self.store.now())
+                else:
+                    live.to_cancel.remove(attempt)
 
     def _act(self, touched: dict[int, LiveRun]) -> None:
         mono = time.monotonic()
@@ -680,6 +815,8 @@ class Engine:
             if table.get(no) is live:
                 del table[no]
         under_way = {cmd: attempt for cmd, attempt in live.inflight.items() if attempt.token in self._attempts}
+        for token in self.executor.withdraw({attempt.token for attempt in under_way.values()}) if under_way else ():
+            del under_way[self._attempts.pop(token).cmd]
         if under_way:
             self._left_behind[no] = under_way
         for outcome in live.kept_outcomes():
@@ -735,7 +872,7 @@ class Engine:
                 return None
         return live.checkpoints.get(command.cmd)
 
-    def _tell(self, changes: list[tuple[LiveRun, Change]]) -> None:
+    def _tell(self, changes: list[tuple[LiveRun, Change]], emitted: bool) -> None:
         news = [
             live.row.id for live, change in changes if change.streamed or change.columns.get("status") in _WORTH_TELLING
         ]
@@ -743,7 +880,7 @@ class Engine:
             self._announce(news)
         if self._has_peers and any(change.children or change.messages or live.released for live, change in changes):
             self._ring()
-        if any(has_emitted(change) for _, change in changes):
+        if emitted or any(has_emitted(change) for _, change in changes):
             self._events = True
             self._ring(everyone=True)
         for live, change in changes:
@@ -763,7 +900,7 @@ class Engine:
 
     # -- when things go wrong
 
-    def _back_off(self, what: str, error: StoreError) -> None:
+    def _back_off(self, what: str, error: Exception) -> None:
         """Leave the store alone for a while; the longer the more often it failed."""
         self._failures += 1
         pause = min(5.0, 0.05 * 2**self._failures)
@@ -775,6 +912,7 @@ class Engine:
     ) -> None:
         """Nobody knows whether it happened: each run has to be looked at again before it goes on."""
         self._back_off("commit", error)
+        self._unsettled = True
         self._touched |= touched
         for live, change in changes:
             live.unsure(change)
@@ -785,6 +923,7 @@ class Engine:
         """Read a run again after a commit whose fate is unknown; None if it can't be, or is no longer ours."""
         no = live.row.no
         try:
+            self._settle()
             row = self.store.get(live.row.id)
             if row is None or row.no != no or row.owner != self.me.worker:
                 self._drop(live)
@@ -803,11 +942,17 @@ class Engine:
         self.runs[no] = fresh
         return fresh
 
+    def _settle(self) -> None:
+        if self._unsettled:
+            self.store.settle(self.me.worker)
+            self._unsettled = False
+
     def _find_claimed(self) -> None:
         """Take over what a commit has claimed whose fate is unknown."""
         if time.monotonic() < self._backoff:
             return
         try:
+            self._settle()
             rows = self.store.runs(RunQuery(owner=self.me.worker, limit=self.settings.max_live + self.settings.claim))
             for row in rows:
                 if row.no not in self.runs:
@@ -832,6 +977,7 @@ class Engine:
         """Others took this worker for dead. Nothing was written; begin again as a new one."""
         logger.warning("worker %s was taken for dead; going on as a new worker", self.me.worker)
         self._is_registered = False
+        self._sure_until = 0.0
         self.store.let_go(self.me.worker)
         for live in list(self.runs.values()):
             self._drop(live)
@@ -851,5 +997,11 @@ class Engine:
         return True
 
 
+def seconds_awake_or_not() -> float:
+    """A clock that goes on while the machine sleeps, as leases do."""
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _RING = object()
 _WORTH_TELLING = (*FINAL, Status.PAUSED, Status.STUCK)

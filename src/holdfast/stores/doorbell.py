@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.errors import StoreError
 from holdfast.ports import Notifier, Store, Watch
+from holdfast.stores.forks import gate
 
 logger = logging.getLogger("holdfast")
 
@@ -26,6 +27,9 @@ _PATH_LIMIT = 100  # the system's own limit for socket paths is 104 to 108 bytes
 _NAME_LIMIT = 48  # of the database's own name in that of a bell
 _WATCH_SECONDS = 5.0
 _RECENT = 512
+_CLEAR_EVERY = 60.0
+_PROBES = 200
+"""How many bells of others are tried at a time, in case their processes have died."""
 
 
 class Doorbell(Notifier):
@@ -35,18 +39,35 @@ class Doorbell(Notifier):
         self._store = store
         self._folder, name = os.path.split(path)
         self._prefix = f"{os.fsdecode(os.fsencode(name)[:_NAME_LIMIT])}-bell-"
-        self._out = _socket()
+        self._out: socket.socket | None = None
+        self._next_clearing = 0.0
         self._in: socket.socket | None = None
         self._name = ""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._watchers: dict[str, dict[str, float]] = {}
         self._recent: OrderedDict[str, int] = OrderedDict()
+        gate.attend(self)
+
+    # -- forks
+
+    def before_fork(self, busy: set[str]) -> None:
+        pass
+
+    def after_fork(self) -> list[str]:
+        """The bell is the parent's, and so is the thread that listens to it."""
+        for inherited in (self._out, self._in):
+            if inherited is not None:
+                inherited.close()
+        self._out = self._in = self._thread = None
+        self._lock = threading.Lock()
+        self._watchers.clear()
+        return []
 
     # -- an engine's side
 
     def listen(self, on_ring: Callable[[], None]) -> str:
-        self._clear_stale()
+        self.clear_stale()
         try:
             self._in, self._name = self.hang()
         except OSError as error:
@@ -74,11 +95,16 @@ class Doorbell(Notifier):
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._folder, name))
 
-    def _clear_stale(self) -> None:
-        """Remove the bells of processes that died."""
+    def clear_stale(self) -> None:
+        """Remove the bells of processes that died: by whoever comes next, now and then, and some at a time."""
+        now = time.monotonic()
+        if now < self._next_clearing:
+            return
+        self._next_clearing = now + _CLEAR_EVERY
         with contextlib.suppress(OSError):
-            for name in os.listdir(self._folder):
-                if name.startswith(self._prefix) and not self._is_answered(name):
+            bells = [name for name in os.listdir(self._folder) if name.startswith(self._prefix)]
+            for name in secrets.SystemRandom().sample(bells, min(len(bells), _PROBES)):
+                if not self._is_answered(name):
                     os.unlink(os.path.join(self._folder, name))
 
     def _is_answered(self, name: str) -> bool:
@@ -148,6 +174,8 @@ class Doorbell(Notifier):
 
     def _send(self, name: str, data: bytes) -> None:
         with contextlib.suppress(OSError), _reachable(self._folder, name) as address:
+            if self._out is None:
+                self._out = _socket()
             self._out.sendto(data, socket.MSG_DONTWAIT, address)
 
     def watch(self, run_id: str) -> Watch:
@@ -160,7 +188,9 @@ class Doorbell(Notifier):
                 self._thread.join(1)
             self.take_down(self._in, self._name)
             self._in = None
-        self._out.close()
+        if self._out is not None:
+            self._out.close()
+            self._out = None
 
 
 class _SocketWatch(Watch):
@@ -168,6 +198,7 @@ class _SocketWatch(Watch):
         self._bell = bell
         self._in: socket.socket | None = None
         self._told = False
+        bell.clear_stale()
         with contextlib.suppress(OSError):  # without a bell of its own it looks more often
             self._in, self._name = bell.hang()
             self._message = b"\0".join((b"watch", run_id.encode(), os.fsencode(self._name), b""))

@@ -7,56 +7,75 @@ process dies, however it dies. Never by pid: pids are reused, and differ between
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.errors import StoreBusyError
+from holdfast.errors import StoreBusyError, StoreUnavailableError
 
-# POSIX locks belong to the process, so a process can't ask the kernel about its own.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _held: dict[str, int] = {}
 _turnstiles: weakref.WeakSet[Turnstile] = weakref.WeakSet()
 
 
 class LifeLock:
-    """Held from `take` until `release` or the death of the process."""
+    """Held from `take` until `release` or the death of the process. A file that can't be opened or locked, as when a
+    process has too many open, is a StoreUnavailableError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def take(self) -> None:
-        while True:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            fcntl.lockf(fd, fcntl.LOCK_EX)
-            if _is_file_of(fd, self.path):
-                break
-            os.close(fd)  # somebody cleared it away before it was locked
+        with _usable(self.path):
+            while True:
+                fd = os.open(self.path, _FLAGS, 0o666)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX)
+                    if _is_file_of(fd, self.path):
+                        break
+                except BaseException:
+                    os.close(fd)
+                    raise
+                os.close(fd)  # somebody cleared it away before it was locked
         _held[self.path] = fd
+
+    def is_in_place(self) -> bool:
+        """Whether others find the file that is locked here."""
+        fd = _held.get(self.path)
+        return fd is not None and _is_file_of(fd, self.path)
+
+    def take_again(self) -> None:
+        """Hold it at its place again, after that was cleared."""
+        fd = _held.pop(self.path, None)
+        self.take()
+        if fd is not None:
+            _close(fd)
 
     def release(self) -> None:
         fd = _held.pop(self.path, None)
         if fd is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
-            os.close(fd)
+            _close(fd)
 
     def is_free(self) -> bool:
         """Whether nobody lives under this lock. A file that is gone was released."""
-        if self.path in _held:
-            return False
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+        with _usable(self.path):
+            try:
+                fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return True
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            finally:
+                os.close(fd)
             return True
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-        return True
 
     def clear(self) -> None:
         """Remove what a worker that died without `release` has left."""
@@ -75,10 +94,9 @@ class Turnstile:
     def __init__(self, path: str, timeout: float) -> None:
         self._timeout = timeout
         self._path = path
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._next = os.open(path + "-next", flags, 0o666)
+        self._next = os.open(path + "-next", _FLAGS, 0o666)
         try:
-            self._write = os.open(path + "-write", flags, 0o666)
+            self._write = os.open(path + "-write", _FLAGS, 0o666)
         except BaseException:
             os.close(self._next)
             raise
@@ -131,8 +149,27 @@ class Turnstile:
 def _is_file_of(fd: int, path: str) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
-    except FileNotFoundError:
+    except OSError:
         return False
+
+
+def _close(fd: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _usable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailableError(f"{path} can't be used ({error.strerror}); {_remedy(error.errno)}") from error
+
+
+def _remedy(number: int | None) -> str:
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "close files, or allow the process more of them (ulimit -n)"
+    return "make it and its folder writable for this user"
 
 
 def _holder(fd: int) -> int | None:
@@ -154,12 +191,11 @@ def _doing(pid: int) -> str:
     return ""
 
 
-def _after_fork() -> None:
-    """A forked child holds none of its parent's locks. It shares the parent's open files, though, and a lock on one
-    of those would outlive the parent for as long as the child lives."""
+def after_fork() -> None:
+    """In a forked child, which shares its parent's open files: a lock on one of those would outlive the parent for as
+    long as the child lives."""
+    for fd in _held.values():
+        _close(fd)
     _held.clear()
     for turnstile in list(_turnstiles):
         turnstile.close()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -6,8 +6,11 @@ for speed. Only what is peculiar to SQLite is here: connections, transactions, e
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import errno
+import logging
 import os
 import sqlite3
 import threading
@@ -21,26 +24,68 @@ from holdfast.errors import (
     StoreBusyError,
     StoreError,
     StoreFullError,
+    StoreLostError,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
 from holdfast.ports import Clock, Subscription, WorkerRow
+from holdfast.stores import locks
+from holdfast.stores.forks import gate
+from holdfast.stores.ground import Anchor, Anchors, Ground, identity
 from holdfast.stores.locks import LifeLock, Turnstile
 from holdfast.stores.shared import SqlStore
 
+logger = logging.getLogger("holdfast")
 BUSY_TIMEOUT = 30.0
-_of_the_parent: list[_Connection] = []
+WAL_LIMIT = 64 * 2**20
+"""How large the WAL may stay after a checkpoint, and when one that only grows is worth a word."""
+_anchors = Anchors()
+_lost: dict[tuple[int, int], str] = {}
+"""Databases that this process must not open again: SQLite still believes that it holds locks on them."""
 _MOUNTS = Path("/proc/self/mounts")
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"}
 
 
 class _Connection:
-    def __init__(self, raw: sqlite3.Connection, turnstile: Turnstile | None) -> None:
+    """A connection, the turnstile it writes through, and the files it stands on."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
         self.raw = raw
-        self.turnstile = turnstile
+        self.turnstile: Turnstile | None = None
+        self._pid = os.getpid()
+        self._anchor: Anchor | None = None
+        self._ground: Ground | None = None
+
+    def settle(self, path: str) -> None:
+        """Keep hold of the files, and know them again."""
+        self.raw.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # opens the WAL and its index
+        self._anchor = _anchors.hold(path)
+        self._ground = Ground(path)
+
+    def is_ours(self) -> bool:
+        """Whether this is the process that has made it, and not one that was forked meanwhile."""
+        return self._pid == os.getpid()
+
+    def what_is_gone(self) -> str:
+        return "" if self._ground is None else self._ground.what_is_gone()
 
     def close(self) -> None:
+        if not self.is_ours() or self.what_is_gone():
+            self.abandon()
+            return
+        is_last = self._anchor is not None and _anchors.let_go(self._anchor)
+        if self._anchor is not None and is_last:
+            self._anchor.lift()
         self.raw.close()
+        if self._anchor is not None and is_last:
+            self._anchor.close()
+        if self.turnstile is not None:
+            self.turnstile.close()
+
+    def abandon(self) -> None:
+        """Let go of it without closing it, ever: to close it could copy pages of the past into the database, and would
+        delete a WAL that has the same name and by now is somebody else's."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.raw))
         if self.turnstile is not None:
             self.turnstile.close()
 
@@ -62,15 +107,21 @@ class SqliteStore(SqlStore):
         self._idle: list[_Connection] = []
         self._is_closed = False
         self._pid = os.getpid()
+        self._database: tuple[int, int] | None = None
+        self._is_lost = ""
         self._memory: _Connection | None = None
         self._memory_lock = threading.RLock()
+        # Each store in memory is a database of its own.
+        self._file = f":memory:{id(self)}" if self.in_memory else self.path
         if not self.in_memory:
             self._check_place()
-        try:
-            super().__init__(app, url if self.in_memory else self.path, clock)
-        except BaseException:
-            self.close()
-            raise
+        with gate.using(self._file):
+            try:
+                super().__init__(app, url if self.in_memory else self.path, clock)
+            except BaseException:
+                self.close()
+                raise
+            gate.attend(self)
 
     # -- where the file is
 
@@ -89,20 +140,46 @@ class SqliteStore(SqlStore):
 
     def _connect(self) -> _Connection:
         try:
+            self._check_database()
             raw = sqlite3.connect(self.path, isolation_level=None, timeout=self._timeout, check_same_thread=False)
-            connection = _Connection(raw, None)
+            connection = _Connection(raw)
             try:
                 raw.execute(f"PRAGMA synchronous = {'OFF' if self.in_memory else self._sync.upper()}")
                 if not self.in_memory:
                     connection.turnstile = Turnstile(self.path, self._timeout)
                     self._use_wal(connection)
-                    raw.execute("PRAGMA journal_size_limit = 67108864")
+                    raw.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}")
+                    connection.settle(self.path)
+                    self._database = self._database or identity(self.path)
             except BaseException:
                 connection.close()
                 raise
         except (sqlite3.Error, OSError) as error:
             raise self._translate(error) from error
         return connection
+
+    def _check_database(self) -> None:
+        """That the file at this path is the one that was opened first, and one that may be opened."""
+        if self.in_memory:
+            return
+        found = identity(self.path)
+        if found in _lost:
+            raise StoreLostError(_lost[found])
+        if self._database is not None and found != self._database:
+            raise self._lose(f"{self.path} was {'deleted' if found is None else 'replaced by another file'}")
+
+    def _lose(self, what: str) -> StoreLostError:
+        """From now on nothing is accepted here."""
+        self._is_lost = (
+            f"{what} while process {os.getpid()} used it, and what is written here would be lost; if that was a mistake put "
+            "the file back; then restart this process"
+        )
+        if self._database is not None:
+            _lost[self._database] = self._is_lost
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.abandon()
+        return StoreLostError(self._is_lost)
 
     def _use_wal(self, connection: _Connection) -> None:
         if connection.raw.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
@@ -118,36 +195,53 @@ class SqliteStore(SqlStore):
     @contextlib.contextmanager
     def _borrow(self) -> Iterator[_Connection]:
         if self.in_memory:
-            with self._memory_lock:
+            self._check_process()
+            with gate.using(self._file), self._memory_lock:
                 if self._memory is None:
                     self._memory = self._connect()
                 yield self._memory
             return
-        if self._pid != os.getpid():  # connections don't survive a fork, and closing them here would hurt the parent
-            _of_the_parent.extend(self._idle)
-            self._idle, self._pid = [], os.getpid()
+        with gate.using(self._file):
+            connection = self._take()
+            is_sound = True
+            try:
+                yield connection
+            except sqlite3.Error:
+                is_sound = False
+                raise
+            finally:
+                if is_sound and not self._is_closed and not self._is_lost and connection.is_ours():
+                    self._idle.append(connection)
+                else:
+                    connection.close()
+
+    def _take(self) -> _Connection:
+        if self._is_lost:
+            raise StoreLostError(self._is_lost)
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._connect()
-        is_sound = True
-        try:
-            yield connection
-        except sqlite3.Error:
-            is_sound = False
-            raise
-        finally:
-            if is_sound and not self._is_closed:
-                self._idle.append(connection)
-            else:
-                connection.close()
+            return self._connect()
+        if gone := connection.what_is_gone():
+            connection.abandon()
+            raise self._lose(gone)
+        return connection
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise StoreUnavailableError(
+                f"this store is in the memory of process {self._pid}, and process {os.getpid()} was forked from that; use a "
+                "file for several processes, or call app.close() after the fork to begin with an empty store"
+            )
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         try:
             with self._borrow() as connection:
                 yield connection.raw
-        except sqlite3.Error as error:
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise EncodeError(f"{self.path} can't be asked for such a value: {error}") from error
+        except (sqlite3.Error, OSError) as error:
             raise self._translate(error) from error
 
     @contextlib.contextmanager
@@ -165,35 +259,72 @@ class SqliteStore(SqlStore):
                     try:
                         yield connection.raw
                         failpoints.hit(f"{name}.before_commit")
+                        self._check_fork(connection)
                         connection.raw.execute("COMMIT")
                     except BaseException:
-                        if connection.raw.in_transaction:
+                        if connection.is_ours() and connection.raw.in_transaction:
                             connection.raw.execute("ROLLBACK")
                         raise
                 finally:
-                    if relaxed:
-                        connection.raw.execute("PRAGMA synchronous = FULL")
-                    if connection.turnstile is not None:
-                        connection.turnstile.leave()
+                    if connection.is_ours():
+                        if relaxed:
+                            connection.raw.execute("PRAGMA synchronous = FULL")
+                        if connection.turnstile is not None:
+                            connection.turnstile.leave()
                 failpoints.hit(f"{name}.after_commit")
+                if gone := connection.what_is_gone():
+                    raise self._lose(gone)
         except (OverflowError, UnicodeEncodeError, sqlite3.DataError) as error:
             raise EncodeError(f"a value can't be kept in {self.path}: {error}") from error
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise self._translate(error) from error
+
+    def _check_fork(self, connection: _Connection) -> None:
+        if not connection.is_ours():
+            raise StoreUnavailableError(
+                f"{self.path}: process {os.getpid()} was forked inside a transaction, which only its parent can commit"
+            )
 
     def close(self) -> None:
         self._is_closed = True
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
-        if self._memory is not None:
-            idle.append(self._memory)
-            self._memory = None
         for connection in idle:
             connection.close()
+
+    # -- forks
+
+    def before_fork(self, busy: set[str]) -> None:
+        if self._file not in busy:
+            self._close_idle()
+
+    def after_fork(self) -> list[str]:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.abandon()
+        self._alive_here.clear()  # those are the parent's
+        self._memory_lock = threading.RLock()
+        return [self._file] if idle else []
 
     # -- life
 
     def life_lock(self, worker_id: str) -> LifeLock | None:
         return None if self.in_memory else LifeLock(f"{self.path}-worker-{worker_id}")
+
+    def check(self) -> None:
+        with self._borrow():  # which looks at the files
+            pass
+        for worker_id, lock in list(self._alive_here.items()):
+            if isinstance(lock, LifeLock) and not lock.is_in_place():
+                logger.warning(
+                    "%s was deleted or replaced while worker %s lives; it is made anew", lock.path, worker_id
+                )
+                lock.take_again()
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
         super().register(worker, lease, subscriptions)
@@ -247,6 +378,30 @@ class SqliteStore(SqlStore):
             return os.statvfs(os.path.dirname(self.path)).f_bavail == 0
         except OSError:
             return False
+
+
+class _Inherited:
+    """What a forked child has from its parent and no store knows of."""
+
+    def before_fork(self, busy: set[str]) -> None:
+        pass
+
+    def after_fork(self) -> list[str]:
+        locks.after_fork()
+        _anchors.after_fork()
+        return []
+
+
+def _at_exit() -> None:
+    """Close what nobody has closed while it can still be told how: the interpreter's own end would do it blindly."""
+    for attendant in gate.attendants():
+        if isinstance(attendant, SqliteStore):
+            attendant._close_idle()
+
+
+_inherited = _Inherited()
+gate.attend(_inherited)
+atexit.register(_at_exit)
 
 
 def _filesystem_of(folder: Path) -> str:

@@ -98,7 +98,7 @@ class TestApp:
             self.notifier,
             self.clock,
             app.build,
-            Settings(grace=1, show_after=0, schedules=self._schedules),
+            Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0),
             isolate=False,
         )
         self.clock.wake = self.engine.wake

@@ -20,14 +20,14 @@ from holdfast.cli.failures import Failure, Misuse, NotFound, Unreachable, comman
 from holdfast.cli.output import note
 from holdfast.default_app import default_app
 from holdfast.errors import RunNotFoundError
-from holdfast.parts import open_store
 from holdfast.ports import RunQuery, RunRow, Store, WorkerRow
+from holdfast.wiring import open_store
 
 CANDIDATES = 10
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """An app on a store. Without the app's code it is an app that defines nothing."""
 
     app: App
@@ -69,23 +69,23 @@ class Place:
         return command("worker").replace("holdfast", "holdfast -A MODULE", 1)
 
 
-def open_place(context: click.Context, *, needs_code: str = "", may_create: bool = False) -> Place:
-    """The place that the options say. `needs_code` says what the app's code is needed for."""
+def open_target(context: click.Context, *, needs_code: str = "", may_create: bool = False) -> Target:
+    """The target that the options say. `needs_code` says what the app's code is needed for."""
     logging.getLogger("holdfast").addHandler(logging.NullHandler())  # a command says itself what there is to say
-    place = _choose(context.find_root(), needs_code)
+    target = _choose(context.find_root(), needs_code)
     if not may_create:
-        _must_exist(place.app.store_url, place)
-    return place
+        _must_exist(target.app.store_url, target)
+    return target
 
 
-def _choose(root: click.Context, needs_code: str = "") -> Place:
-    target, store, name = (root.params.get(key) for key in ("target", "store", "app_name"))
-    if target:
-        app = find_app(target)
+def _choose(root: click.Context, needs_code: str = "") -> Target:
+    module, store, name = (root.params.get(key) for key in ("target", "store", "app_name"))
+    if module:
+        app = find_app(module)
         if store:
             app.use_store(store)
         root.call_on_close(app.close)
-        return Place(app, True)
+        return Target(app, True)
     if needs_code:
         usage(f"{needs_code} needs the app's code: say `holdfast -A MODULE ...`, or set HOLDFAST_APP")
     if not store:
@@ -94,7 +94,7 @@ def _choose(root: click.Context, needs_code: str = "") -> Place:
         )
     app = App(name or _only_app(store), store)
     root.call_on_close(app.close)
-    return Place(app, False)
+    return Target(app, False)
 
 
 def _only_app(url: str) -> str:
@@ -112,7 +112,7 @@ def _only_app(url: str) -> str:
     usage(f"{url} holds the apps {', '.join(names)}; choose one: holdfast --store {url} --app-name {names[0]} ...")
 
 
-def _must_exist(url: str, place: Place | None) -> None:
+def _must_exist(url: str, target: Target | None) -> None:
     """Looking must not leave an empty store behind in a folder where there is none."""
     if "://" in url and not url.startswith("sqlite:///"):
         return
@@ -120,7 +120,7 @@ def _must_exist(url: str, place: Place | None) -> None:
     if path == ":memory:":
         usage("a store in memory lives in one process, so there is nothing to see from here; use a file")
     if not Path(path).expanduser().is_file():
-        remedy = f"; `{place.start_a_worker()}` makes it" if place is not None and place.has_code else ""
+        remedy = f"; `{target.start_a_worker()}` makes it" if target is not None and target.has_code else ""
         raise Unreachable(
             f"there is no store at {Path(path).expanduser().absolute()}{remedy}; name another with --store URL"
         )
@@ -186,9 +186,9 @@ def _import_failure(module_name: str, error: Exception) -> Failure:
 
 def run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     try:
-        place = open_place(ctx)
-        rows = place.store.runs(RunQuery(prefix=incomplete or None, limit=50))
-        place.app.close()  # click has left the context already
+        target = open_target(ctx)
+        rows = target.store.runs(RunQuery(prefix=incomplete or None, limit=50))
+        target.app.close()  # click has left the context already
     except Exception:  # a shell that completes must never print an error
         return []
     return [CompletionItem(row.id, help=f"{row.workflow} {row.status}") for row in rows]

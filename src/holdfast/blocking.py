@@ -1,20 +1,36 @@
-"""Waiting for long, for async code: on a thread of its own. asyncio's pool has so few that a handful of callers
-who wait for runs would keep everybody else from sending the very messages that those runs wait for; and a process
-can't end before each of them has come back."""
+"""What blocks, for async code. A call that is soon over runs on asyncio's pool of threads; waiting for long gets a thread
+of its own. The pool has so few that a handful of callers who wait for runs would keep everybody else from sending the
+very messages that those runs wait for; and a process can't end before each of them has come back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import contextvars
+import functools
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
-async def in_own_thread(wait: Callable[[threading.Event], T]) -> T:
+def twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """A method for async code, with the same parameters: `aname = twin(name)`."""
+
+    @functools.wraps(method)
+    async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self, *args, **kwargs)
+
+    call.__name__ = f"a{method.__name__}"
+    call.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{call.__name__}"
+    call.__doc__ = f"`{method.__name__}` for async code."
+    return call
+
+
+async def run_blocking(wait: Callable[[threading.Event], T]) -> T:
     """What `wait` returns or raises. If the caller is cancelled the event is set, and `wait` should come back."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

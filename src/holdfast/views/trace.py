@@ -10,9 +10,9 @@ import msgspec
 
 from holdfast.engine.records import RunOptions
 from holdfast.ports import DomainEventRow, RunRow
+from holdfast.views.times import moment
 
 LIMIT = 10_000
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class TraceNode:
     children: list[TraceNode] = field(default_factory=list)
 
 
-def tree_of(correlation: str, runs: list[RunRow], events: list[DomainEventRow]) -> TraceNode:
+def trace_of(correlation: str, runs: list[RunRow], events: list[DomainEventRow]) -> TraceNode:
     """What hangs on what: a child on its parent, an event on its run, a run on its event. All else on the root."""
     of_runs = {(row.app, row.id): _run(row) for row in runs}
     of_events = {row.id: _event(row) for row in events}
@@ -55,18 +55,12 @@ def tree_of(correlation: str, runs: list[RunRow], events: list[DomainEventRow]) 
 
 
 def _run(row: RunRow) -> TraceNode:
-    return TraceNode(
-        "run", row.id, row.workflow, row.app, row.status, _moment(row.created_at), _moment(row.finished_at)
-    )
+    return TraceNode("run", row.id, row.workflow, row.app, row.status, moment(row.created_at), moment(row.finished_at))
 
 
 def _event(row: DomainEventRow) -> TraceNode:
-    return TraceNode("event", row.id, row.name, row.app, at=_moment(row.ts))
-
-
-def _moment(us: int | None) -> dt.datetime | None:
-    return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
+    return TraceNode("event", row.id, row.name, row.app, at=moment(row.ts))
 
 
 def _age(node: TraceNode) -> dt.datetime:
-    return node.at or _EPOCH
+    return node.at or moment(0)

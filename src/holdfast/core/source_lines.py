@@ -1,28 +1,17 @@
-"""Where code stands, in words: lines of the user's own code, for errors; and the ids of children."""
+"""Where code stands, in words: lines of the user's own code, for errors."""
 
 from __future__ import annotations
 
 import sys
 import traceback
-import uuid
 from collections.abc import Collection
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from holdfast.core.loop import Task
-from holdfast.core.memo import origin_of
 
 
-def child_run_id(parent_id: str, name: str, cmd: str, attempt: int, mark: str) -> str:
-    """A child's id: readable, and the same whenever the same command is asked for."""
-    place = origin_of(cmd, attempt).replace(":", "-")
-    text = f"{parent_id}.{name}.{place}-{mark}"
-    if len(text) <= 200:
-        return text
-    return f"{name[:80]}.{uuid.uuid5(uuid.NAMESPACE_OID, text).hex}"
-
-
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of code, to be put into words only when somebody asks."""
 
     code: CodeType
@@ -32,16 +21,16 @@ class Place(NamedTuple):
         return f"{self.code.co_filename}:{self.line} in {self.code.co_name}"
 
 
-def code_place() -> Place | None:
+def source_line() -> SourceLine | None:
     """The nearest line of code that is not Holdfast's or asyncio's, if any calls."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_ours(frame):
         frame = frame.f_back
-    return None if frame is None else Place(frame.f_code, frame.f_lineno)
+    return None if frame is None else SourceLine(frame.f_code, frame.f_lineno)
 
 
 def code_line() -> str:
-    return str(code_place() or "")
+    return str(source_line() or "")
 
 
 def task_lines(task: Task[Any], users_own: bool = False) -> list[str]:
@@ -64,7 +53,7 @@ def _is_ours(frame: FrameType, modules: tuple[str, ...] = ("holdfast.", "asyncio
 
 
 def _line(frame: FrameType) -> str:
-    return str(Place(frame.f_code, frame.f_lineno))
+    return str(SourceLine(frame.f_code, frame.f_lineno))
 
 
 # -- code that is under way

@@ -22,12 +22,27 @@ from holdfast.stores.sqlite import SqliteStore
 def open_store(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
     """A store and its notifier from a URL."""
     scheme = url.partition("://")[0] if "://" in url else "sqlite"
+    if scheme in ("postgresql", "postgres"):
+        return _open_postgres(app, url, clock)
     if scheme != "sqlite":
         raise StoreUnavailableError(
-            f"{url!r}: this version knows SQLite files; give a path, sqlite:///path or ':memory:'"
+            f"{scheme}://... is no store: this version knows SQLite files and PostgreSQL; give a path, sqlite:///path, "
+            "':memory:' or postgresql://..."
         )
     store = SqliteStore(app, url, clock)
     return store, Intercom() if store.in_memory else Doorbell(store, store.path)
+
+
+def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+    try:
+        from holdfast.stores.postgres import PostgresStore
+        from holdfast.stores.postgres_notifier import PostgresNotifier
+    except ImportError as error:
+        raise StoreUnavailableError(
+            f"a store on PostgreSQL needs a driver ({error}); install it with: pip install 'holdfast[postgres]'"
+        ) from error
+    store = PostgresStore(app, url, clock)
+    return store, PostgresNotifier(store)
 
 
 def build_engine(
@@ -43,6 +58,7 @@ def build_engine(
     description: dict[str, Any] | None,
 ) -> Engine:
     """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
+    clock = store.clock  # the database's time, if that has one of its own
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     executor = LocalExecutor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,

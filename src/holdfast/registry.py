@@ -62,7 +62,7 @@ Pool = Literal["thread", "process"]
 ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
 
 
-class Defining(abc.ABC):
+class Registry(abc.ABC):
     """The definitions of one app, by name."""
 
     def __init__(self, name: str, codec: Codec, include: tuple[str, ...]) -> None:
@@ -106,6 +106,7 @@ class Defining(abc.ABC):
         force_local: bool = False,
         pool: Pool = "thread",
         max_losses: int = 3,
+        at_most_once: bool = False,
         queue: str = "",
         schedule: When | Sequence[When] | None = None,
         tz: str | None = None,
@@ -274,6 +275,11 @@ class Defining(abc.ABC):
         self.load()
         return [*self._workflows, *self._steps]
 
+    def max_attempts(self) -> dict[str, int]:
+        """How often each step may be tried."""
+        self.load()
+        return {name: definition.options.max_retries + 1 for name, definition in self._steps.items()}
+
     def known_names(self) -> list[str]:
         """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""
         return [*self.startable_names(), *_built_ins()]
@@ -339,7 +345,7 @@ class Defining(abc.ABC):
 class StepDecorator:
     """`@app.step(...)`, waiting for its function."""
 
-    def __init__(self, app: Defining, name: str | None, options: StepOptions, schedules: list[Schedule]) -> None:
+    def __init__(self, app: Registry, name: str | None, options: StepOptions, schedules: list[Schedule]) -> None:
         self._app, self._name, self._options, self._schedules = app, name, options, schedules
 
     @overload
@@ -357,7 +363,7 @@ class StepDecorator:
 class WorkflowDecorator:
     """`@app.workflow(...)`, waiting for its function."""
 
-    def __init__(self, app: Defining, name: str | None, options: WorkflowOptions, schedules: list[Schedule]) -> None:
+    def __init__(self, app: Registry, name: str | None, options: WorkflowOptions, schedules: list[Schedule]) -> None:
         self._app, self._name, self._options, self._schedules = app, name, options, schedules
 
     @overload

@@ -17,7 +17,7 @@ from holdfast.executors.surroundings import Surroundings
 Replaced = Mapping[Resource[Any], Any]
 
 
-def call_plainly(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], replaced: Replaced) -> Any:
+def call_directly(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], replaced: Replaced) -> Any:
     """What the function gives: a result, or of an async step a coroutine."""
     missing = _missing(definition, args, kwargs) if definition.resources else None
     if not missing:
@@ -50,7 +50,7 @@ def _call(call: Callable[..., Any], missing: dict[str, Resource[Any]], replaced:
 async def _acall(call: Callable[..., Any], missing: dict[str, Resource[Any]], replaced: Replaced) -> Any:
     """A step that has made a loop of its own can't reach what lives on the worker's."""
     step = current_step.get()
-    is_at_home = step is not None and step.surroundings.loop is asyncio.get_running_loop()
+    is_at_home = step is not None and asyncio.get_running_loop() in step.surroundings.loops
     surroundings = step.surroundings if step is not None and is_at_home else Surroundings((), replaced)
     try:
         return await call(**await surroundings.atake(missing))

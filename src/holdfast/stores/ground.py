@@ -1,0 +1,122 @@
+"""The files that a connection stands on, and how it notices that they are gone.
+
+A process goes on for ever in files that were deleted or replaced under it, and whatever it commits there is lost. SQLite
+itself deletes the WAL once the last process has let go of the database, and a process loses SQLite's lock that says it
+hasn't as soon as it closes any descriptor of the file: a step that copies it is enough. So an anchor holds the same
+locks once more, with descriptors of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import sys
+import threading
+
+SUFFIXES = ("", "-wal", "-shm")
+_SHARED = (0x40000002, 510)
+"""The bytes of the database that SQLite locks while it has it open."""
+_DEADMAN = (128, 1)
+"""The byte of the WAL's index that says somebody uses it."""
+_HAS_OWN_LOCKS = sys.platform == "linux" and sys.maxsize > 2**32  # the layout of `struct flock` below
+
+
+class Ground:
+    """The files as they were when a connection had opened them."""
+
+    def __init__(self, path: str) -> None:
+        self._files = [(path + suffix, identity(path + suffix)) for suffix in SUFFIXES]
+        self.database = self._files[0][1]
+
+    def what_is_gone(self) -> str:
+        """What happened to the first file that is no longer the one that was opened; empty if all are."""
+        for path, before in self._files:
+            now = identity(path)
+            if now != before:
+                return f"{path} was {'deleted' if now is None else 'replaced by another file'}"
+        return ""
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+class Anchor:
+    """Locks on a database and on its WAL's index that copying these files doesn't drop. All connections of a process
+    share it: it is taken with the first and given up with the last."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.holders = 0
+        self._fds: list[int] = []
+        try:
+            for suffix, place in (("", _SHARED), ("-shm", _DEADMAN)):
+                self._fds.append(os.open(path + suffix, os.O_RDONLY | os.O_CLOEXEC))
+                _lock(self._fds[-1], fcntl.F_RDLCK, place)
+        except BaseException:
+            self.close()
+            raise
+
+    def lift(self) -> None:
+        """Let SQLite clear up after itself, if this was the last process."""
+        for fd, place in zip(self._fds, (_SHARED, _DEADMAN), strict=True):
+            _lock(fd, fcntl.F_UNLCK, place)
+
+    def close(self) -> None:
+        """Only once this process has no connection any more: it drops SQLite's own locks."""
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+class Anchors:
+    """The anchors of this process, by path."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._by_path: dict[str, Anchor] = {}
+
+    def hold(self, path: str) -> Anchor | None:
+        """None where the system has no such locks."""
+        if not _HAS_OWN_LOCKS:
+            return None
+        with self._lock:
+            anchor = self._by_path.get(path)
+            if anchor is None:
+                anchor = self._by_path[path] = Anchor(path)
+            anchor.holders += 1
+            return anchor
+
+    def let_go(self, anchor: Anchor) -> bool:
+        """Whether nobody holds it any more."""
+        with self._lock:
+            anchor.holders -= 1
+            if anchor.holders:
+                return False
+            if self._by_path.get(anchor.path) is anchor:
+                del self._by_path[anchor.path]
+            return True
+
+    def after_fork(self) -> None:
+        """In a child: its copies of the descriptors would keep the parent's locks after the parent's death."""
+        self._lock = threading.RLock()
+        for anchor in self._by_path.values():
+            anchor.close()
+        self._by_path.clear()
+
+
+def _lock(fd: int, how: int, place: tuple[int, int]) -> None:
+    start, length = place
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", how, os.SEEK_SET, start, length, 0))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # a file system without such locks
+            raise
