@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import logging
 import os
+import random
 import re
 import sys
 import threading
@@ -17,7 +18,6 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from queue import Empty
 from typing import TYPE_CHECKING, Any, overload
 
 from holdfast import failpoints
@@ -50,7 +50,8 @@ from holdfast.stores.forks import gate
 from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
-    from holdfast.engine.reactor import Engine, Settings
+    from holdfast.engine.host import Host
+    from holdfast.engine.settings import Settings
 
 
 class SystemClock:
@@ -59,15 +60,14 @@ class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1_000
 
-    def wait(
-        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
-    ) -> Any:
-        for moment in (due, tick):
-            if moment is not None:
-                timeout = min(timeout, (moment - self.now()) / 1_000_000)
-        if timeout <= 0:
-            raise Empty
-        return get(timeout)
+    def monotonic(self) -> float:
+        return time.clock_gettime(_STEADY)
+
+    def random(self) -> float:
+        return random.random()
+
+
+_STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def without_password(url: str) -> str:
@@ -308,9 +308,9 @@ class App(Registry):
 
     def make_engine(
         self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
-    ) -> Engine:
+    ) -> Host:
         """An engine with an executor of its own, not started yet."""
-        from holdfast.wiring import build_engine, open_store  # not at the top: see parts.py
+        from holdfast.wiring import build_engine, open_store  # not at the top: see wiring.py
 
         refuse_while_importing("a worker is started")
         _check_count("concurrency", concurrency)
@@ -361,9 +361,7 @@ class App(Registry):
         return str(Path(self.store.url).absolute())
 
     @contextlib.contextmanager
-    def worker(
-        self, *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0
-    ) -> Iterator[Engine]:
+    def worker(self, *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0) -> Iterator[Host]:
         """Run an engine in this process, on threads of its own, until the block ends."""
         duration_of("grace", grace, ArgumentError)
         engine = self.make_engine(concurrency=concurrency, settings=settings)

@@ -536,13 +536,24 @@ class Store(Query, Protocol):
         is taken is left alone, and so is a subscription that has ended."""
 
 
+class Topic(StrEnum):
+    """What a hint is about, so that an engine asks only for that: runs to be claimed, messages to runs, domain events,
+    schedules."""
+
+    EVERYTHING = "*"
+    RUNS = "runs"
+    INBOX = "inbox"
+    EVENTS = "events"
+    SCHEDULES = "schedules"
+
+
 class Notifier(Protocol):
     """Push between processes: hints only. A lost hint costs a moment, a needless one costs a look."""
 
-    def listen(self, on_ring: Callable[[], None]) -> str:
+    def listen(self, on_ring: Callable[[Topic], None]) -> str:
         """Call `on_ring` from some thread whenever an engine should look; the address others ring at."""
 
-    def ring(self, everyone: bool = False) -> None:
+    def ring(self, topic: Topic, everyone: bool = False) -> None:
         """Something was put where an engine should look: one of this app, or of any."""
 
     def announce(self, run_ids: Iterable[str]) -> None:
@@ -641,14 +652,13 @@ class Executor(Protocol):
 
 
 class Clock(Protocol):
-    """Time, as something that a test can move."""
+    """Time and chance, as something that a test can move."""
 
-    def now(self) -> int: ...
+    def now(self) -> int:
+        """Microseconds since the epoch."""
 
-    def wait(
-        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
-    ) -> Any:
-        """Block in `get(seconds)` until something arrives, the time `due` or `tick` has come, or `timeout` real seconds
-        have passed; then it raises queue.Empty. `busy` says how many steps execute: meanwhile time must not be skipped.
-        `tick` is when the next schedule ticks: for that alone nobody who waits for a run skips time, as there is always
-        a next one."""
+    def monotonic(self) -> float:
+        """Seconds, on a clock that is never set, and goes on while the machine sleeps."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""

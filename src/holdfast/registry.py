@@ -21,12 +21,11 @@ from holdfast.api.functions import (
     Workflow,
     is_decorated,
 )
-from holdfast.api.handles import Run
 from holdfast.api.options import (
-    StartOptions,
     step_options,
     workflow_options,
 )
+from holdfast.api.owner import Owner
 from holdfast.api.schedules import Schedule, Schedules, When, to_schedules
 from holdfast.codec import Codec
 from holdfast.core.context import StepAttempt
@@ -62,7 +61,7 @@ Pool = Literal["thread", "process"]
 ErrorClasses = type[BaseException] | Sequence[type[BaseException]]
 
 
-class Registry(abc.ABC):
+class Registry(Owner, abc.ABC):
     """The definitions of one app, by name."""
 
     def __init__(self, name: str, codec: Codec, include: tuple[str, ...]) -> None:
@@ -77,9 +76,6 @@ class Registry(abc.ABC):
         self._subscribers: dict[tuple[str, str], Subscriber] = {}
         self._included = False
         self.revision = 0
-
-    @abc.abstractmethod
-    def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
 
     @overload
     def step(self, function: CallableClass[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
@@ -114,7 +110,7 @@ class Registry(abc.ABC):
     def step(self, function: Any = None, /, **options: Any) -> Any:
         """Make a function a step: work that is retried, timed out and recorded."""
         if function is not None:
-            return self._define_step(function, None, step_options(options))
+            return self.define_step(function, None, step_options(options))
         name, schedules = options.pop("name", None), _schedules(options)
         return StepDecorator(self, _checked_name("step", name), step_options(options), schedules)
 
@@ -144,11 +140,11 @@ class Registry(abc.ABC):
     def workflow(self, function: Any = None, /, **options: Any) -> Any:
         """Make a function a workflow: it coordinates steps, and is replayed."""
         if function is not None:
-            return self._define_workflow(function, None, workflow_options(options))
+            return self.define_workflow(function, None, workflow_options(options))
         name, schedules = options.pop("name", None), _schedules(options)
         return WorkflowDecorator(self, _checked_name("workflow", name), workflow_options(options), schedules)
 
-    def _define_step(self, function: Any, name: str | None, options: StepOptions, place: str = "") -> Any:
+    def define_step(self, function: Any, name: str | None, options: StepOptions, place: str = "") -> Any:
         call, is_async = _callable(function, "step")
         chosen = _name_of(function) if name is None else name
         resources = resources_of(call, f"step {chosen!r}", is_async)
@@ -159,7 +155,7 @@ class Registry(abc.ABC):
         self._add(self._steps, definition)
         return (AsyncStep if is_async else SyncStep)(self, definition, function)
 
-    def _define_workflow(
+    def define_workflow(
         self,
         function: Any,
         name: str | None,
@@ -357,7 +353,7 @@ class StepDecorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> SyncStep[P, R]: ...
     def __call__(self, function: Any) -> Any:
-        return self._app._scheduled(self._app._define_step(function, self._name, self._options), self._schedules)
+        return self._app._scheduled(self._app.define_step(function, self._name, self._options), self._schedules)
 
 
 class WorkflowDecorator:
@@ -375,7 +371,7 @@ class WorkflowDecorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> SyncWorkflow[P, R]: ...
     def __call__(self, function: Any) -> Any:
-        return self._app._scheduled(self._app._define_workflow(function, self._name, self._options), self._schedules)
+        return self._app._scheduled(self._app.define_workflow(function, self._name, self._options), self._schedules)
 
 
 def _schedules(options: dict[str, Any]) -> list[Schedule]:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.registry import Definitions
-from holdfast.engine.reactor import Engine, Settings
+from holdfast.engine.engine import Engine
+from holdfast.engine.host import Host
+from holdfast.engine.settings import Settings
 from holdfast.errors import StoreUnavailableError
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
@@ -56,7 +58,7 @@ def build_engine(
     processes: int | None,
     settings: Settings | None,
     description: dict[str, Any] | None,
-) -> Engine:
+) -> Host:
     """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
     clock = store.clock  # the database's time, if that has one of its own
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
@@ -64,4 +66,4 @@ def build_engine(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
         child_command=describe, surroundings=Surroundings(app.arounds, app.replaced), keep_logs=app.keep_logs,
     )  # fmt: skip
-    return Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None)
+    return Host(Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None))

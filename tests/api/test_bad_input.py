@@ -44,7 +44,7 @@ from holdfast import (
     wf,
 )
 from holdfast.api.options import NO_OPTIONS
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 from holdfast.executors import loops as loops_module
 from holdfast.stores import sqlite as sqlite_module
 from holdfast.stores.doorbell import Intercom

@@ -34,7 +34,7 @@ from holdfast import (
 from holdfast.api import client as client_module
 from holdfast.app import SystemClock
 from holdfast.engine.live import LiveRun
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 from holdfast.testing import TestApp
 
 # -- ids
@@ -294,9 +294,9 @@ def test_runs_that_sleep_leave_nothing_in_memory(app: App) -> None:
     with app.worker(settings=Settings(park_after=0.01)) as engine:
         for _ in range(1_500):
             flow.start()
-        wait_until(lambda: not engine.runs and not app.runs(status=["PENDING", "RUNNING"], limit=1), 60)
+        wait_until(lambda: not engine.engine.runs and not app.runs(status=["PENDING", "RUNNING"], limit=1), 60)
         wait_until(lambda: _count_live_runs() == 0)
-        assert len(engine._due) <= 1_000
+        assert len(engine.engine.due) <= 1_000
 
 
 def _count_live_runs() -> int:
@@ -338,7 +338,9 @@ def test_a_higher_priority_goes_first_and_never_before_its_time(app: App) -> Non
         flow.options(priority=5).start("highest"),
         flow.options(priority=5, delay="1h").start("later"),
     ]
-    with app.worker(concurrency=1):
+    with app.worker(
+        concurrency=1, settings=Settings(claim=1)
+    ):  # one at a time: what is claimed together is sorted anyway
         for run in runs[:3]:
             run.result(timeout=10)
     assert order == ["highest", "higher", "normal"]

@@ -440,3 +440,16 @@ def test_a_result_over_the_limit_fails_the_step_at_once(tmp_path: Path) -> None:
             run.send("h", "x" * 2000)
         with pytest.raises(PayloadTooLargeError):
             run.result()
+
+
+def test_what_a_step_says_it_returns_is_what_the_workflow_gets(app: App) -> None:
+    @app.step
+    async def find() -> Item:
+        return {"name": "pen", "price": Decimal("1.5")}  # type: ignore[return-value]
+
+    @app.workflow
+    async def flow() -> str:
+        return (await find()).name
+
+    with app.worker():
+        assert flow.start().result(timeout=10) == "pen"

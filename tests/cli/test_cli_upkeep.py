@@ -8,7 +8,7 @@ from cli_driver import Cli
 from waiting import wait_until
 
 from holdfast import App, hook
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 
 
 @pytest.mark.usefixtures("worker")

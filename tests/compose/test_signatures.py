@@ -205,7 +205,8 @@ def test_a_canvas_is_of_one_app_and_belongs_where_it_is_started() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [7, {"app": "signatures"}, {"app": "signatures", "chain": [1]}, {"app": "signatures", "step": "add", "args": 1},
+    [7, {"app": "signatures"}, {"app": "signatures", "chain": [1]}, {"app": "signatures", "chain": 1},
+     {"app": "signatures", "group": [], "on_failure": set()}, {"app": "signatures", "step": "add", "args": 1},
      {"app": "signatures", "map": {"chain": []}, "items": []}],
 )  # fmt: skip
 def test_data_that_is_no_signature_is_refused(data: Any) -> None:

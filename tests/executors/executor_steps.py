@@ -154,7 +154,8 @@ def spawns(gate: str) -> int:
 @app.step
 def dies_and_leaves_a_child(gate: str) -> None:
     multiprocessing.get_context("fork").Process(target=_linger, args=(gate,)).start()
-    while not Path(gate + ".begun").exists():
+    mark = Path(gate + ".begun")
+    while not (mark.exists() and mark.read_text()):
         time.sleep(0.005)
     os._exit(1)
 

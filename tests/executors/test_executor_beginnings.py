@@ -104,6 +104,28 @@ def test_what_is_no_longer_wanted_when_it_would_begin_does_not(
         assert bench.result(bench.submit(step, 1, pool=pool)) == 2
 
 
+@pytest.mark.xfail(reason="an attempt that asks counts as begun, and begins once the answer is yes again", strict=True)
+def test_what_is_taken_back_while_it_asks_whether_it_is_wanted_does_not_begin(tmp_path: Path) -> None:
+    """A worker that was frozen past its lease thaws: one thread asks the store, others wait for its answer. Meanwhile the
+    engine lets go of all runs and begins again as a new worker, and the answer for that one is yes."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def may_begin() -> bool:
+        asked.set()
+        return answer.wait(10)
+
+    with open_bench(tmp_path, may_begin=may_begin) as bench:
+        gate = bench.gate()
+        gate.open()
+        token = bench.submit("waits", gate.path)
+        asked.wait(10)
+        taken = bench.executor.withdraw([token])
+        answer.set()
+        assert bench.result(bench.submit("plain", 1)) == 2
+        assert taken == {token}
+        assert gate.began() == []
+
+
 @pytest.mark.parametrize(("holds", "step", "pool", "one"), POOLS)
 def test_what_waits_is_cancelled_at_once_and_does_not_begin(
     tmp_path: Path, holds: str, step: str, pool: str, one: dict[str, int]

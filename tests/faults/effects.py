@@ -41,7 +41,8 @@ from holdfast.engine.records import to_record
 from holdfast.errors import Suspended
 from holdfast.ports import NewRun
 
-app = App("effects", version="1")
+BUILD = os.environ.get("EFFECTS_BUILD", "1")
+app = App("effects", version=BUILD)
 log = logging.getLogger("effects")
 
 
@@ -81,6 +82,15 @@ async def say_at_gate(name: str) -> str:
         this_step.stream(word)
     while not gate(name).exists():
         await asyncio.sleep(0.01)
+    return name
+
+
+@app.step
+async def say_until_gate(name: str) -> str:
+    this_step.stream("before")
+    while not gate(name).exists():
+        await asyncio.sleep(0.01)
+    this_step.stream("after")
     return name
 
 
@@ -248,6 +258,13 @@ async def sequence(n: int) -> int:
     for i in range(n):
         total = await add(total, i)
     return total
+
+
+@app.workflow(retain="1d")
+async def brief(n: int) -> int:
+    """Forgotten some time after its end."""
+    wf.set_data("n", n)
+    return await add(n, 1)
 
 
 @app.workflow
@@ -494,6 +511,13 @@ async def dies_in_process() -> str:
 @app.workflow
 async def in_process(n: int) -> int:
     return live_in_process(n)
+
+
+@app.workflow
+async def changed() -> str:
+    """The second build asks another question."""
+    answer = await hook("go on" if BUILD == "1" else "carry on")
+    return f"{answer} {await add(1, 2)}"
 
 
 @app.step

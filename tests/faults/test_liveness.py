@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import subprocess
 import time
 from collections import Counter
@@ -22,31 +21,32 @@ def cpu_seconds(pid: int) -> float:
 
 
 BUSY = """
-import effects
-from holdfast.engine.reactor import Settings
-runs = [effects.sequence.start(10_000_000)] + [effects.fan.start(500) for _ in range(20)]
-with effects.app.worker(settings=Settings()):
-    while True:
-        for run in [effects.fan.start(500) for _ in range(20)]:
-            run.result()
+import os, effects
+count = open(os.environ["EFFECTS_LEDGER"] + f".entered-{os.getpid()}", "ab", buffering=0)
+while True:
+    with effects.app.store.write("commit") as db:
+        count.write(b".")
+        db.execute("REPLACE INTO meta VALUES ('noise', ?)", (os.urandom(20_000),))
 """
 
 
-def test_two_busy_engines_do_not_starve_the_start_of_a_third_process(world: World) -> None:
+def test_processes_that_commit_back_to_back_do_not_starve_the_start_of_another(world: World) -> None:
+    """How often they write while it waits, as time says nothing on a busy machine."""
     busy = [world.python("-c", BUSY) for _ in range(2)]
-    world.until(lambda: len(world.workers()) == 2 and len(world.ledger()) > 500, what="engines that are busy")
-    times = []
+
+    def entered() -> list[int]:
+        return [file.stat().st_size for file in world.folder.glob("ledger.entered-*")]
+
+    world.until(lambda: len(entered()) == 2 and min(entered()) > 50, what="processes that are busy")
+    waited = []
     for number in range(60):
-        begin = time.perf_counter()
+        begin = sum(entered())
         effects.sequence.options(id=f"third-{number}", delay=3600).start(1)
-        times.append(time.perf_counter() - begin)
+        waited.append(sum(entered()) - begin)
     assert all(process.poll() is None for process in busy)
-    times.sort()
-    print(
-        f"start() beside two busy engines: median {statistics.median(times) * 1e3:.1f} ms, "
-        f"p90 {times[53] * 1e3:.1f} ms, worst {times[-1] * 1e3:.1f} ms"
-    )
-    assert times[-1] < 5
+    waited.sort()
+    print(f"others that wrote during start(): median {waited[30]}, p90 {waited[53]}, most {waited[-1]}")
+    assert waited[53] <= 30, "a few is usual; without a turnstile it is a hundred and more"
 
 
 def test_a_start_wakes_a_worker_in_another_process_without_its_sweep(world: World) -> None:

@@ -50,7 +50,8 @@ from holdfast import (
     wait_for_event,
     wf,
 )
-from holdfast.engine.reactor import Engine, Settings
+from holdfast.engine.host import Host
+from holdfast.engine.settings import Settings
 from holdfast.printing import printable, show
 
 HERE = Path(__file__).name
@@ -271,7 +272,7 @@ class World:
 
     # -- the law
 
-    def check(self, engine: Engine) -> None:
+    def check(self, engine: Host) -> None:
         assert engine.failure is None, f"the worker ended: {engine.failure!r}"
         assert self.good.start(3).result(timeout=LONG) == 6
 
@@ -356,7 +357,7 @@ def _is_clear(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def live(world: World) -> Iterator[Engine]:
+def live(world: World) -> Iterator[Host]:
     """A worker on a thread of its own. What it says is not of interest: that it lives is."""
     logging.getLogger("holdfast").setLevel(logging.CRITICAL + 1)
     engine = world.app.make_engine(settings=Settings(sweep=0.1, park_after=0.05, patience=1.0))

@@ -13,10 +13,10 @@ from world import World
 
 from holdfast import RunStuckError
 from holdfast.core import events as ev
-from holdfast.engine.reactor import Engine
+from holdfast.engine.engine import Engine
 from holdfast.engine.records import OutcomeLetter
 from holdfast.errors import EncodeError
-from holdfast.ports import Change, Letter, Message
+from holdfast.ports import Change, Letter, Message, Topic
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -95,7 +95,7 @@ def test_the_outcome_of_an_earlier_run_of_the_same_id_is_nobodys(world: World) -
             run_no=row.no - 1, cmd="1s0", attempt=1, worker="zombie", started=0, result=Raw(b'"another"')
         )
         world.app.store.post(Message(run_id="same", kind="outcome", body=msgspec.json.encode(letter)))
-        world.app.notifier.ring()
+        world.app.notifier.ring(Topic.INBOX)
         world.until(lambda: not world.app.store.letters(row.owner or world.workers()[0]))
         world.open_gate("go")
         assert run.result(timeout=20) == "go"

@@ -118,6 +118,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 """
 UNWELCOME = {
     "aiohttp", "attr", "celery", "click", "cloudpickle", "django", "fastapi", "flask", "http", "kombu", "numpy",
+    "opentelemetry", "prometheus_client",
     "psycopg", "pydantic", "redis", "requests", "rich", "starlette", "tornado", "urllib3", "uvicorn", "xmlrpc",
 }  # fmt: skip
 

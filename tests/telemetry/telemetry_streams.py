@@ -67,7 +67,8 @@ def simulate(seed: int, steps: int = 6, numbered: bool = True) -> Stream:
         time += random.uniform(0, 10)
         id = f"s{number}"
         parent = random.choice([None, *truth]) if truth else None
-        client = Process(f"client:{number}", random.uniform(-60, 60))  # new, and in step with nobody
+        client = Process(f"client:{number}", random.uniform(-60, 60))  # in step with nobody
+        client.clock.resume(random.choice([0, random.randrange(20_000)]))
         given: Event = {"name": f"step{number % 3}", "args": [number]}
         if parent is not None:
             given["parent_id"] = parent

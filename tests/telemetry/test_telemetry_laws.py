@@ -18,7 +18,7 @@ from telemetry_streams import NOW, disturbed, fed, known, simulate
 from holdfast.telemetry import ClusterState, in_order, order_key
 
 laws = settings(
-    max_examples=int(os.environ.get("HOLDFAST_EXAMPLES", "200")),
+    max_examples=int(os.environ.get("HOLDFAST_EXAMPLES", "100")),
     derandomize=True,
     deadline=None,
     database=None,
@@ -178,6 +178,23 @@ def test_what_happened_before_comes_before_in_the_order(seed: int) -> None:
         for subject in {event[about] for event in events if about in event}:
             happened = [event for event in events if event.get(about) == subject]
             assert [event for event in ordered if event.get(about) == subject] == happened
+
+
+def test_what_a_client_sent_is_just_before_what_follows_from_it() -> None:
+    def event(kind: str, clock: int, id: str = "a", **fields: Any) -> Any:
+        return {"type": f"step-{kind}", "id": id, "clock": clock, "origin": "w", **fields}
+
+    others = [event("started", clock, "b") for clock in (3, 49, 50, 51)]
+    for client in (0, 1, 50, 9999):
+        ordered = in_order([event("sent", client), event("started", 52), event("received", 50), *others])
+        place = ordered.index(event("sent", client))
+        assert [each["clock"] for each in ordered[:place]] in ([3], [3, 49])
+        again = in_order(
+            [event("sent", client, attempt=2), event("retried", 4, attempt=1), event("received", 50, attempt=2)]
+        )
+        assert [each["type"] for each in again] == ["step-retried", "step-sent", "step-received"]
+    alone = in_order([event("sent", 7), *others])
+    assert [each["clock"] for each in alone] == [3, 7, 49, 50, 51]
 
 
 def random_order(events: list[Any], seed: int) -> list[Any]:

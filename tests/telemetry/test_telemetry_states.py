@@ -231,6 +231,24 @@ def test_the_oldest_steps_are_forgotten_and_duplicates_of_theirs_do_not_bring_th
     assert state.counts == {"SUCCESS": 10}
 
 
+def test_a_step_that_has_news_is_no_longer_the_oldest() -> None:
+    state = fed([event("started", 1, id="a"), event("started", 2, id="b"), event("progress", 10, id="a")], max_steps=2)
+    state.apply(event("started", 3, id="c"))
+    assert list(state.steps) == ["c", "a"]
+
+
+def test_a_step_that_was_only_sent_is_as_old_as_what_had_come_before_it_after_a_restart_too(tmp_path: Path) -> None:
+    before = [event("started", 10, id="a"), event("sent", 1, id="waits"), event("started", 20, id="b")]
+    fed([*before, event("progress", 30, id="a")], max_steps=3).save(tmp_path / "state")
+    state = ClusterState.load(tmp_path / "state")
+    state.apply(event("started", 15, id="c"))
+    assert set(state.steps) == {"c", "b", "a"}
+    state.apply(event("sent", 1, id="later"))
+    assert set(state.steps) == {"b", "a", "later"}
+    state.apply(event("started", 25, id="d"))
+    assert set(state.steps) == {"d", "a", "later"}
+
+
 def test_a_forgotten_step_stays_so_after_a_restart(tmp_path: Path) -> None:
     events = [event(kind, n, id=f"s{n}") for n in range(1, 21) for kind in ("sent", "succeeded")]
     fed(events, max_steps=10).save(tmp_path / "state")
@@ -262,6 +280,7 @@ def test_what_is_kept_of_one_step_is_bounded() -> None:
     kept = [len(record.kept()) for record in state.steps._population.records.values()]
     assert max(kept) <= 3 * MAX_SLOTS
     assert (state.steps["a"].attempt, state.steps["a"].fields["done"]) == (4999, 4999)
+    assert state.apply_many([event("progress", 1, attempt=1, done=1), event("progress", 1, done=1)]) == 0
 
 
 def test_nothing_is_left_behind_of_what_was_forgotten() -> None:

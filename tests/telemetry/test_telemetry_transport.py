@@ -168,6 +168,20 @@ def test_a_transport_that_hangs_keeps_neither_the_sender_nor_the_end_of_the_proc
     release.set()
 
 
+def test_a_process_that_can_not_start_a_thread_can_send_and_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    transport = InMemoryTransport()
+    listener = transport.subscribe()
+    dispatcher = EventDispatcher(transport)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    dispatcher.send("step-started", id="a")
+    dispatcher.close()
+    dispatcher.flush()
+    assert [event["id"] for event in received(listener)] == ["a"]
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_sends_its_own_events_under_its_own_name() -> None:
     transport = InMemoryTransport()
@@ -239,6 +253,7 @@ def test_a_client_s_event_is_placed_the_same_by_every_receiver() -> None:
     for start, events in ((0, [sent, follows]), (1000, [follows, sent])):
         transport, state = InMemoryTransport(), ClusterState()
         receiver = EventReceiver(transport, LamportClock(start))
+        assert (receiver.receive(sent) or {})["clock"] == 0
         transport.publish(events)
         receiver.capture({"*": state.apply}, timeout=0)
         states.append(state)

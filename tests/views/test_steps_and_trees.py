@@ -55,6 +55,12 @@ def test_attempts_are_told_one_by_one() -> None:
     assert view.tries[0].error is not None
 
 
+def test_an_attempt_that_was_taken_back_before_it_began_is_no_attempt() -> None:
+    announced = step(ev.StepStarted, 10, attempt=1)
+    (view,) = steps_of(numbered(started(), announced, step(ev.StepWithdrawn, 20, attempt=1)))
+    assert (view.state, view.tries, view.started_at, view.worker) == (StepState.PENDING, (), None, "")
+
+
 def test_a_step_that_begins_again_in_a_new_attempt_of_its_run_has_not_ended() -> None:
     history = numbered(
         started(),

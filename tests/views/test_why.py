@@ -45,7 +45,7 @@ def test_every_prefix_of_every_golden_history_has_an_answer(name: str) -> None:
                     found = why(row, now, prefix, workers)
                     json.dumps(why_summary(found))
                     assert (found.kind == "ended") == status.is_final
-                    assert found.text or status in (Status.PAUSED, Status.STUCK)
+                    assert found.text or (status == Status.STUCK and not reason)
 
 
 def test_a_step_that_executes_is_named_with_its_worker_its_time_and_its_attempt() -> None:
@@ -127,7 +127,13 @@ def test_a_row_alone_is_enough_for_an_answer() -> None:
     found = why(waiting(history, "hook 'approval', timeout", wake_at=T0 + 60 * SECOND), T0)
     assert found.kind == "hook"
     assert found.text.startswith("waiting for hook 'approval', until ")
-    assert why(row_of(history), T0).text == "worker w1 is at it"
+    assert why(row_of(history), T0).text == "worker w1 executes its code"
+
+
+def test_a_run_that_its_worker_has_given_back_waits_for_another() -> None:
+    history = numbered(started(), step(ev.StepStarted, 0))
+    found = why(row_of(history, owner=None), T0 + SECOND, history, [worker("w2", names=("buy",))])
+    assert (found.kind, found.text) == ("worker", "waits for a worker")
 
 
 def test_a_run_to_begin_later_says_when() -> None:
@@ -180,7 +186,9 @@ def test_code_that_diverged_is_told_with_the_event_and_both_sides() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("stuck", "kind"), [("blocked", "blocked"), ("unknown", "unknown_workflow")])
+@pytest.mark.parametrize(
+    ("stuck", "kind"), [("blocked", "blocked"), ("lost", "crashing"), ("unknown", "unknown_workflow")]
+)
 def test_other_reasons_to_be_stuck_are_told_apart(stuck: str, kind: str) -> None:
     history = numbered(started())
     row = row_of(history, status=Status.STUCK, stuck=stuck, reason="because")
@@ -199,8 +207,8 @@ def test_between_attempts_the_next_one_and_the_last_error_are_told() -> None:
     error = Raw(Codec().encode_error(ValueError("no funds")))
     failed = ev.AttemptFailed(ts=T0 + 3, attempt=1, error=error, retry_at=T0 + 60 * SECOND)
     history = numbered(started(), failed)
-    found = why(row_of(history), T0 + 10, history)
-    assert (found.kind, found.since) == ("retry", T0 + 3)
+    found = why(row_of(history, owner=None), T0 + 10, history, [])
+    assert (found.kind, found.since) == ("retry", T0 + 3), "until then no worker is needed"
     assert found.text.startswith("next attempt ")
     assert found.details["attempt"] == 2
     assert found.details["error"]["message"] == "no funds"

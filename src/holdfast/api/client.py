@@ -77,6 +77,7 @@ from holdfast.ports import (
     RunRow,
     Status,
     Store,
+    Topic,
 )
 from holdfast.printing import show
 from holdfast.views.entries import Entries, RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
@@ -150,7 +151,7 @@ class Client:
             self._check_same(taken, new, options)
             if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
                 self.retry(Which(taken.id, taken.no))
-        self.notifier.ring()
+        self.notifier.ring(Topic.RUNS)
         return Run(self, run_id, new.no if taken is None else taken.no)
 
     def _check_same(self, taken: RunRow, new: NewRun, options: StartOptions) -> None:
@@ -191,7 +192,7 @@ class Client:
             # A worker would make these known; there may not have been one yet.
             [subscription_of(each) for each in self._definitions.subscribers() if each.event == name],
         )  # fmt: skip
-        self.notifier.ring(everyone=True)
+        self.notifier.ring(Topic.EVENTS, everyone=True)
         return event
 
     def trace(self, id: str) -> TraceNode:
@@ -467,7 +468,7 @@ class Client:
             raise RunFinishedError(
                 f"{failure}: run {message.run_id} has ended ({posted.status})", run_id=message.run_id
             )
-        self.notifier.ring()
+        self.notifier.ring(Topic.INBOX)
         return posted.kept
 
     def _plan_fork(self, run: Which, at: int, replace: dict[int, Raw], input: Raw | None) -> Fork:
@@ -523,7 +524,7 @@ class Client:
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
-        self.notifier.ring()
+        self.notifier.ring(Topic.RUNS)
         return Run(self, new_id, new.no)
 
     def _options_of_fork(self, row: RunRow) -> bytes:
@@ -552,7 +553,7 @@ class Client:
         left = self.store.get(run.id)
         if left is not None and run.no in (None, left.no):
             raise RunError(f"a worker is busy with run {run.id}; delete it in a moment", run_id=run.id)
-        self.notifier.ring()  # its parent may have to be told
+        self.notifier.ring(Topic.INBOX)  # its parent may have to be told
 
     def _farewell(self, row: RunRow, letters: list[Letter]) -> list[Message]:
         """What is told to the parent of a run that is deleted, if it waits for it or has just asked to be told."""

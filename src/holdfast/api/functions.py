@@ -28,7 +28,8 @@ from holdfast.api.options import (
     check_call,
     start_options_of,
 )
-from holdfast.api.signatures import Canvas, Signature, Starter, chunks, each, group
+from holdfast.api.owner import Owner
+from holdfast.api.signatures import Canvas, Signature, chunks, each, group
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
@@ -56,7 +57,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
 
     _what: str
 
-    def __init__(self, app: Starter, definition: StepDefinition | WorkflowDefinition, original: Any) -> None:
+    def __init__(self, app: Owner, definition: StepDefinition | WorkflowDefinition, original: Any) -> None:
         self._app = app
         self._definition = definition
         self._original = original

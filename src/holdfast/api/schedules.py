@@ -11,25 +11,24 @@ import zoneinfo
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeAlias, overload
+from typing import Any, ParamSpec, TypeAlias, overload
 
 import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec import Raw
 
 from holdfast.api.checks import check_name, check_number, check_text, duration_of, one_of, to_epoch
-from holdfast.api.client import Client
 from holdfast.api.functions import is_decorated
 from holdfast.api.handles import Run
+from holdfast.api.owner import Owner
 from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.events import NO_ARGS
-from holdfast.core.registry import Definitions
 from holdfast.durations import SECOND, Duration
 from holdfast.engine.ticks import advance, read_spec, retimed, start_ticks, tick_run_id
 from holdfast.engine.timetable import LIMIT, Missed, Overlap, Spec, local, next_tick, ticks_after, ticks_between
 from holdfast.errors import ArgumentError, DefinitionError, ScheduleError, ScheduleNotFoundError
-from holdfast.ports import ScheduleChange, ScheduleRow, Store
+from holdfast.ports import ScheduleChange, ScheduleRow, Store, Topic
 from holdfast.printing import show
 
 P = ParamSpec("P")
@@ -225,22 +224,11 @@ def _info(row: ScheduleRow, codec: Codec) -> ScheduleInfo:
     )  # fmt: skip
 
 
-class Scheduling(Definitions, Protocol):
-    """What `app.schedules` needs of its app."""
-
-    @property
-    def client(self) -> Client: ...
-
-    def encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
-
-    def declare_schedule(self, row: ScheduleRow) -> None: ...
-
-
 class Schedules:
     """The schedules of an app: those that its code declares, and those made at run time. Every method that talks to
     the store has a twin for async code, with an `a` before its name."""
 
-    def __init__(self, app: Scheduling) -> None:
+    def __init__(self, app: Owner) -> None:
         self._app = app
 
     # -- defining
@@ -424,7 +412,7 @@ class Schedules:
                 raise self._not_found(name)
             wanted = change(found[0] if found else None, client.store.now())
             if wanted is None or client.store.save_schedules([wanted]):
-                client.notifier.ring()
+                client.notifier.ring(Topic.SCHEDULES)
                 return wanted
 
     # -- the async edge

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from holdfast.api.checks import to_epoch
@@ -12,7 +10,7 @@ from holdfast.cli.failures import command
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
 from holdfast.cli.target import open_target, run_ids
 from holdfast.cli.tree import print_tree
-from holdfast.views.trace import TraceNode
+from holdfast.views.trace import TraceNode, trace_summary
 from holdfast.views.tree import TreeNode
 
 
@@ -45,22 +43,9 @@ def trace(context: click.Context, id: str, as_json: bool) -> None:
     is_event = target.store.get(id) is None and target.store.domain_event(id) is not None
     root = target.app.trace(id if is_event else target.find(id).id)
     if as_json:
-        print_json(_facts(root))
+        print_json(trace_summary(root))
     else:
         print_tree(target, _node(root, target.app.name))
-
-
-def _facts(node: TraceNode) -> dict[str, Any]:
-    return {
-        "kind": node.kind,
-        "id": node.id,
-        "name": node.name,
-        "app": node.app,
-        "status": node.status or None,
-        "at": node.at.isoformat() if node.at is not None else None,
-        "ended_at": node.ended_at.isoformat() if node.ended_at is not None else None,
-        "children": [_facts(child) for child in node.children],
-    }
 
 
 def _node(node: TraceNode, app: str) -> TreeNode:

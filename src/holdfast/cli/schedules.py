@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -28,8 +27,8 @@ from holdfast.durations import to_us
 from holdfast.engine.ticks import read_spec
 from holdfast.engine.timetable import Spec, local, ticks_after, zone
 from holdfast.ports import RunQuery, ScheduleRow
-from holdfast.views.summaries import run_summary
-from holdfast.views.times import SECOND, length
+from holdfast.views.summaries import run_summary, schedule_summary, tick_iso
+from holdfast.views.times import length
 from holdfast.views.values import PlainReader, call_text
 
 UPCOMING = 5
@@ -49,32 +48,6 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 one_schedule = click.argument("name", shell_complete=_names)
 
 
-def schedule_facts(row: ScheduleRow, reader: PlainReader) -> dict[str, Any]:
-    spec = read_spec(row)
-    return {
-        "name": row.name,
-        "workflow": row.workflow,
-        "when": spec.in_words(),
-        "tz": spec.tz,
-        "call": reader.value(spec.input),
-        "missed": spec.missed,
-        "overlap": spec.overlap,
-        "jitter_seconds": spec.jitter / SECOND,
-        "declared": row.declared,
-        "paused": row.paused,
-        "reason": row.reason,
-        "next_at": _iso(row.next_at, spec),
-        "last_at": _iso(row.last_at, spec),
-        "last_run_id": row.active,
-        "is_active": row.is_active,
-        "queued": [_iso(tick, spec) for tick in row.queued],
-    }
-
-
-def _iso(us: int | None, spec: Spec) -> str | None:
-    return None if us is None else local(us, spec).isoformat()
-
-
 def _doing(row: ScheduleRow) -> Styled:
     if row.paused:
         return Styled("paused" + (f": {row.reason}" if row.reason else ""), "magenta")
@@ -87,7 +60,7 @@ def _next(row: ScheduleRow, spec: Spec, now: int) -> str:
     if row.next_at is None:
         return ""
     if not on_terminal():
-        return str(_iso(row.next_at, spec))
+        return str(tick_iso(row.next_at, spec))
     moment = local(row.next_at, spec)
     text = moment.strftime("%a %Y-%m-%d %H:%M" + (":%S" if moment.second else ""))
     return f"{text} ({f'in {length(row.next_at - now)}' if row.next_at > now else 'due'})"
@@ -102,7 +75,7 @@ def list_schedules(context: click.Context, as_json: bool) -> None:
     rows, now = target.store.schedules(), target.store.now()
     if as_json:
         reader = PlainReader(target.app.codec)
-        print_json([schedule_facts(row, reader) for row in rows])
+        print_json([schedule_summary(row, reader) for row in rows])
     else:
         lines: list[list[Styled | str]] = []
         for row in rows:
@@ -128,10 +101,10 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
     begin = row.next_at
     ticks = [] if begin is None else list(itertools.islice(ticks_after(spec, begin - 1), UPCOMING))
     runs = target.store.runs(RunQuery(schedule=name, limit=LAST_RUNS))
-    facts = schedule_facts(row, PlainReader(target.app.codec))
+    facts = schedule_summary(row, PlainReader(target.app.codec))
     if as_json:
         print_json(
-            {**facts, "upcoming": [_iso(t, spec) for t in ticks], "runs": [run_summary(run, now) for run in runs]}
+            {**facts, "upcoming": [tick_iso(t, spec) for t in ticks], "runs": [run_summary(run, now) for run in runs]}
         )
         return
     lines: list[Line] = [[Styled(f"{row.name} ", "bold"), Styled(f"{row.workflow}{call_text(facts['call'])}")]]
@@ -165,9 +138,9 @@ def _find(target: Target, name: str) -> ScheduleRow:
 def _say_state(target: Target, name: str, said: str, as_json: bool) -> None:
     row = _find(target, name)
     if as_json:
-        print_json(schedule_facts(row, PlainReader(target.app.codec)))
+        print_json(schedule_summary(row, PlainReader(target.app.codec)))
     else:
-        say(said.format(next=_iso(row.next_at, read_spec(row))))
+        say(said.format(next=tick_iso(row.next_at, read_spec(row))))
 
 
 @click.command()

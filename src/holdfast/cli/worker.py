@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures.thread
 import datetime as dt
+import faulthandler
 import gc
 import io
 import json
@@ -19,7 +20,7 @@ import click
 
 from holdfast.cli.endpoint import HealthEndpoint
 from holdfast.cli.target import open_target
-from holdfast.engine.reactor import Engine
+from holdfast.engine.host import Host
 from holdfast.logs import OUTSIDE, RunFields
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -67,6 +68,16 @@ def set_up_logging(level: str, format: str) -> None:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+FROZEN = 30.0
+"""Seconds without a heartbeat after which a worker ends itself: three leases."""
+
+
+def _end_if_frozen() -> None:
+    """Called at each heartbeat: if the next ones don't come, native code keeps all of Python from running. Others have
+    taken the runs over, and nobody but the kernel could end this process; where it hangs is printed."""
+    faulthandler.dump_traceback_later(FROZEN, exit=True)
+
+
 class _Stopping:
     """What signals do: the first one drains, the second one ends the process whatever it does. SIGHUP only drains: it
     says that a terminal is gone, and often comes beside another signal.
@@ -76,8 +87,8 @@ class _Stopping:
 
     AT_ONCE = 1.0  # seconds to hand runs over in good order; without that the next worker takes them for lost
 
-    def __init__(self, engine: Engine, grace: float) -> None:
-        self._engine = engine
+    def __init__(self, host: Host, grace: float) -> None:
+        self._host = host
         self._grace = grace
         self._count = 0
         self._arrived, self._arriving = os.pipe()
@@ -99,9 +110,9 @@ class _Stopping:
         if number != signal.SIGHUP:
             self._count += 1
         if self._count <= 1:
-            self._engine.stop(self._grace)
+            self._host.stop(self._grace)
         elif self._count == 2:
-            self._engine.stop(0)
+            self._host.stop(0)
             _end_within(self.AT_ONCE, 128 + number)
             # The same by the kernel, where native code keeps all threads of Python from running.
             signal.setitimer(signal.ITIMER_REAL, 2 * self.AT_ONCE)
@@ -186,19 +197,21 @@ def worker(
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    engine = app.make_engine(concurrency=concurrency, processes=processes)
-    stopping = _Stopping(engine, grace)
+    host = app.make_engine(concurrency=concurrency, processes=processes)
+    stopping = _Stopping(host, grace)
     stopping.listen()
-    engine.start()
+    host.on_beat = _end_if_frozen
+    host.start()
     if endpoint is not None:
-        endpoint.start(engine.health)
+        endpoint.start(host.health)
         logging.getLogger("holdfast").info("health at %s", endpoint.url)
     names = ", ".join(app.startable_names())
     logging.getLogger("holdfast").info(
-        "worker %s of app %r on %s knows: %s", engine.me.worker, app.name, engine.store.url, names
+        "worker %s of app %r on %s knows: %s", host.worker_id, app.name, host.store.url, names
     )
-    engine.run()
+    host.run()
+    faulthandler.cancel_dump_traceback_later()
     stopping.is_over()
     if endpoint is not None:
         endpoint.close()
-    logging.getLogger("holdfast").info("worker %s has stopped", engine.me.worker)
+    logging.getLogger("holdfast").info("worker %s has stopped", host.worker_id)

@@ -14,8 +14,8 @@ from holdfast.api.calls import ChildRun
 from holdfast.api.checks import check_arguments, check_id
 from holdfast.api.functions import CallOptions
 from holdfast.api.handles import Run
+from holdfast.api.owner import Owner
 from holdfast.compose.composition import Composition, Context, StepValues
-from holdfast.compose.handlers import Home
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
 from holdfast.core.plans import Plan, PlannedStep
@@ -45,7 +45,7 @@ class Checkpointed(Composition):
     _what = "checkpointed"
 
     def __init__(
-        self, id: str, steps: Iterable[tuple[str, Any]], *, app: Home, name: str | None = None, **options: Any
+        self, id: str, steps: Iterable[tuple[str, Any]], *, app: Owner, name: str | None = None, **options: Any
     ) -> None:
         """`options` are those of a workflow."""
         check_id(id)

@@ -13,8 +13,9 @@ from msgspec import Raw
 from holdfast.api.checks import check_name
 from holdfast.api.functions import AsyncWorkflow
 from holdfast.api.options import workflow_options
+from holdfast.api.owner import Owner
 from holdfast.codec import digest
-from holdfast.compose.handlers import Handler, Home, Scope, define, find, is_async
+from holdfast.compose.handlers import Handler, Scope, define, find, is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.pending import Recorded
@@ -29,14 +30,14 @@ Context = dict[str, Any]
 class Composition(AsyncWorkflow[..., Context], abc.ABC):
     """A workflow made of named steps. It takes a context, and gives it back with the results of its steps."""
 
-    _home: Home
+    _home: Owner
 
-    def __init__(self, name: str, app: Home, options: dict[str, Any]) -> None:
+    def __init__(self, name: str, app: Owner, options: dict[str, Any]) -> None:
         check_name(self._what, name)
         self._home = app
         self._handlers: dict[str, Handler] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
-        workflow = app._define_workflow(self._follow, name, workflow_options(options), self._place(), self._check)
+        workflow = app.define_workflow(self._follow, name, workflow_options(options), self._place(), self._check)
         super().__init__(app, workflow._definition, self._follow)
         self.__name__, self.__doc__ = name, type(self).__doc__
 

@@ -19,11 +19,12 @@ from msgspec import Raw
 
 from holdfast.api.checks import check_name, check_text, one_of
 from holdfast.api.functions import Step, Workflow
+from holdfast.api.owner import Owner
 from holdfast.codec import digest
 from holdfast.compose.canvas import WINDOW
 from holdfast.compose.composition import Composition, Context, digest_of, encode_context, split_list
 from holdfast.compose.drawing import to_mermaid, to_svg
-from holdfast.compose.handlers import Home, Scope
+from holdfast.compose.handlers import Scope
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future
 from holdfast.core.plans import Plan, PlannedStep, RunIf, member_key
@@ -63,7 +64,7 @@ class Dag(Composition):
 
     _what = "dag"
 
-    def __init__(self, name: str, *, app: Home, **options: Any) -> None:
+    def __init__(self, name: str, *, app: Owner, **options: Any) -> None:
         """`options` are those of a workflow."""
         self._nodes: dict[str, DagStep] = {}
         self._checked: Plan | None = None

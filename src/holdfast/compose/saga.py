@@ -19,10 +19,11 @@ from holdfast.api.calls import Call, wait
 from holdfast.api.checks import check_text
 from holdfast.api.functions import CallOptions, Step, Workflow, child_options
 from holdfast.api.options import NO_OPTIONS, StartOptions
+from holdfast.api.owner import Owner
 from holdfast.api.signatures import Canvas
 from holdfast.api.waiting import shield
 from holdfast.compose.composition import Composition, Context, StepValues
-from holdfast.compose.handlers import Home, is_async
+from holdfast.compose.handlers import is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, wait_plainly
 from holdfast.core.plans import Plan, PlannedStep, undo_key
@@ -278,7 +279,7 @@ class Saga(Composition):
 
     _what = "saga"
 
-    def __init__(self, name: str, *, app: Home, **options: Any) -> None:
+    def __init__(self, name: str, *, app: Owner, **options: Any) -> None:
         """`options` are those of a workflow."""
         super().__init__(name, app, options)
         self._steps: list[str] = []

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 from msgspec import Raw
 
 NO_OPTIONS = Raw(b"{}")
+OnFailure = Literal["finish", "cancel", "collect"]
 
 
-class CanvasNode(msgspec.Struct):
-    """A part of a canvas, as it is recorded. Its own parts are read when their turn comes."""
+class CanvasNode(msgspec.Struct, omit_defaults=True):
+    """A part of a canvas, as it is recorded. Its own parts are JSON, which is read when their turn comes."""
 
     step: str = ""
     workflow: str = ""
@@ -25,7 +27,7 @@ class CanvasNode(msgspec.Struct):
     group: list[Raw] | None = None
     chord: list[Raw] | None = None
     body: Raw = Raw(b"{}")
-    on_failure: str = "finish"
+    on_failure: OnFailure = "finish"
     map: Raw = Raw(b"")
     items: list[list[Raw]] = []
     link: list[Raw] = []

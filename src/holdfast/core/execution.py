@@ -158,6 +158,11 @@ class Execution(Asking):
             return None
         return ev.TimerFired(cmd=timer.id, cause=timer.cause, due=timer.due, delay=timer.delay, sleep=timer.sleep)
 
+    @property
+    def time(self) -> int:
+        """The code's own time; 0 before it has begun."""
+        return self._loop.now if self._loop is not None else 0
+
     def next_due(self) -> int | None:
         """When the first timer is due, by the database's clock."""
         timer = self._loop.next_due() if self._loop is not None else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import heapq
-import random
 
 from msgspec import Raw
 
@@ -147,6 +146,7 @@ class RunWithSteps(OwnedRun, abc.ABC):
     def _take_outcome(self, outcome: Outcome, now: int) -> None:
         assert self.execution is not None
         cmd = outcome.attempt.cmd
+        self._outcomes_at_hand.discard(cmd)
         if self.inflight.get(cmd) is not outcome.attempt:  # another one was asked for since
             return
         del self.inflight[cmd]
@@ -202,7 +202,7 @@ class RunWithSteps(OwnedRun, abc.ABC):
     ) -> None:
         delay = None
         if not isinstance(error, ValueCodecError) or isinstance(error, TransformError):
-            delay = self.step_options(command).retry_delay(error, command.attempt, random.random())
+            delay = self.step_options(command).retry_delay(error, command.attempt, self.clock.random())
         if delay is not None and retry_after is not None:
             delay = retry_after
         if delay is None:

@@ -18,7 +18,6 @@ from holdfast.engine.records import HookLetter, RunOptions, correlation_of, fing
 from holdfast.errors import ValueCodecError
 from holdfast.ports import (
     Arrival,
-    Change,
     Delivery,
     DomainEventRow,
     Emission,
@@ -66,11 +65,6 @@ def emission_of(row: RunRow, options: RunOptions, name: str, key: str, payload: 
         id=event_id(row.app, name, key), name=name, key=key, payload=payload, correlation=correlation_of(row), ts=now,
         run_id=row.id, cmd=cmd, quiet=options.quiet,
     )  # fmt: skip
-
-
-def has_emitted(change: Change) -> bool:
-    """Whether there is something for others to hear in a change that was committed."""
-    return any(isinstance(s, Emission) for s in change.signals)
 
 
 # -- what becomes of runs
@@ -132,13 +126,15 @@ def news_of(row: RunRow, options: RunOptions, event: ev.Event, codec: Codec) -> 
 # -- delivering
 
 
-class Postman:
-    """Brings domain events to the subscriptions of one app, `batch` at a time, so that no transaction is long."""
+class EventDelivery:
+    """Brings domain events to the subscriptions of one app, `batch` at a time, so that no transaction is long. `stale`
+    says that some may have come."""
 
     def __init__(self, store: Store, codec: Codec, batch: int = 200) -> None:
         self._store = store
         self._codec = codec
         self._batch = batch
+        self.stale = True
 
     def deliver(self) -> bool:
         """Deliver a batch; whether there was anything."""
@@ -152,7 +148,8 @@ class Postman:
                 break
         if deliveries:
             self._store.deliver(deliveries)
-        return bool(deliveries)
+        self.stale = bool(deliveries)
+        return self.stale
 
     def _delivery(self, arrival: Arrival, limit: int) -> tuple[Delivery, int]:
         event = arrival.event

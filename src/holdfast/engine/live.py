@@ -9,8 +9,6 @@ import contextlib
 import heapq
 import itertools
 import logging
-import random
-import time
 from collections import deque
 from typing import Any
 
@@ -23,6 +21,7 @@ from holdfast.core.execution import Execution
 from holdfast.core.pending import FLAGS
 from holdfast.durations import in_words
 from holdfast.engine.attempts import RunWithSteps
+from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import emission_of, news_of, wait_of
 from holdfast.engine.owned import HELD, Delivery, Probe
 from holdfast.engine.programs import program_for
@@ -60,9 +59,6 @@ logger = logging.getLogger("holdfast.engine")
 A_MOMENT = 1_000_000
 """A run that has waited longer for its first worker records when its time begins."""
 
-AHEAD = 60 * 1_000_000
-"""Clocks of machines differ by less. A run whose time is further ahead has seen a clock that was wrong."""
-
 BEFORE_THE_CODE = (ev.RunStarted, ev.RunTakenUp, ev.RunProbed, ev.MessageDropped, ev.RunPaused, ev.RunResumed)
 
 MAX_PROBES = 2
@@ -76,7 +72,7 @@ class LiveRun(RunWithSteps):
 
     def advance(self, now: int, budget: float) -> bool:
         """Deliver what has arrived, for at most `budget` seconds; whether there is more to do."""
-        end = time.perf_counter() + budget
+        end = self.clock.monotonic() + budget
         try:
             if self._gone() or self._waits_for_probe(now):
                 return False
@@ -110,7 +106,7 @@ class LiveRun(RunWithSteps):
     def _caught_up(self, now: int, end: float) -> bool:
         """Whether the code is where its history ends; a run that continues as new begins again here."""
         while self._replay is not None and not self.released:
-            if time.perf_counter() > end or not self._catch_up(now, end):
+            if self.clock.monotonic() > end or not self._catch_up(now, end):
                 return False
         return not self.released
 
@@ -330,15 +326,15 @@ class LiveRun(RunWithSteps):
         """Replay, a slice at a time; whether the end of history is reached."""
         assert self.execution is not None
         assert self._replay is not None
-        started = time.perf_counter()
+        started = self.clock.monotonic()
         self.guard.enter(self.execution)
         try:
             for _ in self._replay:
-                if time.perf_counter() > end:
+                if self.clock.monotonic() > end:
                     return False
         finally:
             self.guard.leave()
-            self.replay_seconds += time.perf_counter() - started
+            self.replay_seconds += self.clock.monotonic() - started
         self._replay = None
         self._weigh_losses()
         self._history = []
@@ -383,14 +379,14 @@ class LiveRun(RunWithSteps):
                 self._take_outcome(arrival, now)
             if self.released or self._replay is not None:
                 return False
-            if time.perf_counter() > end:
+            if self.clock.monotonic() > end:
                 return bool(self.deliveries)
         return False
 
     def _fire_timers(self, now: int, end: float) -> bool:
         assert self.execution is not None
         execution = self.execution
-        by = execution.loop.now - now
+        by = execution.time - now
         if by - execution.ahead > AHEAD and self.row.durable:
             self._note(ev.ClockSetBack(ts=now, by=by))
             self.retries = [
@@ -404,7 +400,7 @@ class LiveRun(RunWithSteps):
             due = execution.next_due()
             if due is None or due > now:
                 break
-            if time.perf_counter() > end:
+            if self.clock.monotonic() > end:
                 return True
             timer = execution.next_timer()
             assert timer is not None
@@ -516,7 +512,12 @@ class LiveRun(RunWithSteps):
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
         started = ev.RunStarted(
-            seq=1, ts=now + delay, workflow=command.name, input=command.args, seed=random.getrandbits(63), flags=FLAGS
+            seq=1,
+            ts=now + delay,
+            workflow=command.name,
+            input=command.args,
+            seed=int(self.clock.random() * 2**53),
+            flags=FLAGS,
         )
         head_start = 0 if delay else priority * PRIORITY_HEAD_START  # it must not begin a delayed run early
         return NewRun(

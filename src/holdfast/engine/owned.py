@@ -18,7 +18,7 @@ from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions
 from holdfast.engine.guard import Guard
 from holdfast.engine.records import RunOptions, to_record
-from holdfast.ports import Attempt, Change, Claimed, Letter, Outcome, RunRow, Status
+from holdfast.ports import Attempt, Change, Claimed, Clock, Letter, Outcome, RunRow, Status
 
 HELD = (Status.PAUSED, Status.STUCK)
 Delivery = Outcome | Letter
@@ -56,9 +56,12 @@ def read_options(row: RunRow) -> tuple[RunOptions, str]:
 class OwnedRun:
     """Keeps the change that the next commit will write for a run."""
 
-    def __init__(self, claimed: Claimed, app: Definitions, greenlets: Greenlets, guard: Guard, me: Identity) -> None:
+    def __init__(
+        self, claimed: Claimed, app: Definitions, greenlets: Greenlets, guard: Guard, me: Identity, clock: Clock
+    ) -> None:
         self.row = claimed.row
         self.me = me
+        self.clock = clock
         self.app = app
         self.codec: Codec = app.codec
         self.greenlets = greenlets
@@ -73,14 +76,12 @@ class OwnedRun:
         self.unconfirmed: list[Outcome] = []
         self.cautious = claimed.row.losses > 0
         self.shown: str = claimed.row.status
-        self.idle_since = 0.0
         self.replay_seconds = 0.0
         self.claimed_at_look = me.looks
         self.probe = Probe.NONE
         self.blame = 0  # how many workers were lost right after its code was announced to go on
         self.released = False
         self.broken = False
-        self.scheduled_due: int | None = None
         self.resumed = len(claimed.payloads) > 1
         self.is_new = claimed.is_first
         self.checkpoints: dict[str, bytes] | None = None

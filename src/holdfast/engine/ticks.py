@@ -114,16 +114,16 @@ def set_back(row: ScheduleRow, now: int) -> ScheduleRow | None:
 
 
 class Ticks:
-    """An engine's part: makes known what its code declares, and starts what is due. `next_at` is when to look again;
-    `unknown` says that somebody may have changed that."""
+    """An engine's part: makes known what its code declares, and starts what is due. `due_at` is when to look again;
+    `stale` says that somebody may have changed that."""
 
     def __init__(self, app: Definitions, store: Store, names: Sequence[str], fires: bool) -> None:
         self._app = app
         self._store = store
         self._fires = fires
         self.learn(names)
-        self.next_at: int | None = None
-        self.unknown = fires
+        self.due_at: int | None = None
+        self.stale = fires
         self._looked_at = 0
 
     def learn(self, names: Sequence[str]) -> None:
@@ -133,10 +133,10 @@ class Ticks:
         self.names = sorted(self._declared)
 
     def look(self) -> None:
-        self.unknown = self._fires
+        self.stale = self._fires
 
     def have_come(self, now: int) -> bool:
-        return self.unknown or (self.next_at is not None and self.next_at <= now)
+        return self.stale or (self.due_at is not None and self.due_at <= now)
 
     def declare(self) -> None:
         """Let the store know the schedules that this code declares, and forget those that no live code does. What a
@@ -165,11 +165,11 @@ class Ticks:
         self._looked_at = now
         if now < before:  # the clock was set back
             self.declare()
-        self.unknown = False
-        self.next_at = self._store.next_tick(self._names)
-        if self.next_at is None or self.next_at > now:
+        self.stale = False
+        self.due_at = self._store.next_tick(self._names)
+        if self.due_at is None or self.due_at > now:
             return False
-        self.unknown = True  # there may be more, and there is a next tick
+        self.stale = True  # there may be more, and there is a next tick
         changes = [self._advance(row, now) for row in self._store.due_schedules(self._names, BATCH)]
         saved = set(self._store.save_schedules(changes)) if changes else set()
         return any(change.runs and change.row.name in saved for change in changes)

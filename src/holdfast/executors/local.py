@@ -34,8 +34,8 @@ Report = Callable[[Attempt, str, Any], None]
 
 
 class LocalExecutor(Executor):
-    """Executes attempts; says what became of each exactly once. An attempt that leaves `_waiting` begins or is taken
-    back, one that leaves `_executing` has its outcome: who takes it out decides, and no lock is needed."""
+    """Executes attempts; says what became of each exactly once. An attempt that leaves `waiting` begins or is taken
+    back, one that leaves `executing` has its outcome: who takes it out decides, and no lock is needed."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class LocalExecutor(Executor):
         self.on_outcome: Callable[[Outcome], None] = lambda outcome: None
         self.report: Report = lambda attempt, kind, value: None
         self.may_begin: Callable[[], bool] = lambda: True
-        self._executing: dict[int, Execution] = {}
-        self._waiting: dict[int, Execution] = {}
+        self.executing: dict[int, Execution] = {}
+        self.waiting: dict[int, Execution] = {}
         self.alarms = Alarms()
         self._surroundings = surroundings or Surroundings()
         self.runner = Runner(codec, self._surroundings)
@@ -75,7 +75,7 @@ class LocalExecutor(Executor):
         self.may_begin = may_begin
 
     def started_at(self, token: int) -> int | None:
-        execution = self._executing.get(token)
+        execution = self.executing.get(token)
         return (execution.started or None) if execution is not None else None
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
@@ -83,7 +83,7 @@ class LocalExecutor(Executor):
         for attempt in attempts:
             definition = self._find(attempt.step)
             execution = Execution(self, attempt, definition)
-            self._executing[attempt.token] = self._waiting[attempt.token] = execution
+            self.executing[attempt.token] = self.waiting[attempt.token] = execution
             if attempt.pool == "process":
                 in_processes.append(execution)
             elif definition.is_async:
@@ -98,23 +98,23 @@ class LocalExecutor(Executor):
             self._process_threads.submit(in_processes)
 
     def withdraw(self, tokens: Iterable[int]) -> set[int]:
-        taken = {token for token in tokens if self._waiting.pop(token, None) is not None}
+        taken = {token for token in tokens if self.waiting.pop(token, None) is not None}
         for token in taken:
-            self._executing.pop(token, None)
+            self.executing.pop(token, None)
         return taken
 
     def cancel(self, token: int) -> None:
-        execution = self._executing.get(token)
+        execution = self.executing.get(token)
         if execution is not None:
-            self._waiting.pop(token, None)
+            self.waiting.pop(token, None)
             execution.end(cancelled(execution))
 
     def stop(self, grace: float) -> None:
         deadline = time.monotonic() + grace
-        while self._executing and time.monotonic() < deadline:
+        while self.executing and time.monotonic() < deadline:
             time.sleep(0.01)
         self.alarms.stop()
-        for token in list(self._executing):
+        for token in list(self.executing):
             self.cancel(token)
         self._processes.interrupt()
         self._loops.stop()
@@ -127,26 +127,12 @@ class LocalExecutor(Executor):
         self._surroundings.close()
         self._loops.close()
 
-    # -- what an execution needs
-
-    def take_waiting(self, execution: Execution) -> bool:
-        return self._waiting.pop(execution.attempt.token, None) is not None
-
-    def is_waiting(self, execution: Execution) -> bool:
-        return execution.attempt.token in self._waiting
-
-    def take_executing(self, execution: Execution) -> bool:
-        return self._executing.pop(execution.attempt.token, None) is not None
-
-    def is_executing(self, execution: Execution) -> bool:
-        return execution.attempt.token in self._executing
-
     # -- the three ways
 
     async def _on_loop(self, execution: Execution, loop: StepLoop) -> None:
         if execution.begin():
             execution.task, execution.loop = asyncio.current_task(), loop
-            if self.is_executing(execution):  # else it was cancelled just now, when there was no task to be seen
+            if execution.is_open():  # else it was cancelled just now, when there was no task to be seen
                 execution.settle(await self.runner.arun(execution.definition, execution))
 
     def _on_thread(self, execution: Execution) -> None:
@@ -168,7 +154,7 @@ class LocalExecutor(Executor):
         outcome, is_usable = self._outcome_of(execution, process)
         # In this order: whoever ends the attempt from now on has no process to kill, and who did so before is seen.
         execution.kill = None
-        self._processes.give_back(process, is_usable and self.is_executing(execution))
+        self._processes.give_back(process, is_usable and execution.is_open())
         execution.settle(outcome)
 
     def _outcome_of(self, execution: Execution, process: Process) -> tuple[Outcome, bool]:
@@ -183,8 +169,10 @@ class LocalExecutor(Executor):
         return Outcome(attempt=execution.attempt, started=execution.started, lost=True, logs=logs), False
 
     def _no_process(self, execution: Execution, error: Exception) -> None:
+        if not execution.is_waiting():
+            return
         if execution.definition.options.pool == "process":
-            if self.take_waiting(execution):
+            if self.waiting.pop(execution.attempt.token, None) is not None:
                 execution.settle(self.runner.failed(execution, error))
             return
         # It was to be kept apart only because it is suspected of something.
@@ -212,12 +200,16 @@ class Execution(LoggedContext):
     # -- from its beginning to its end
 
     def is_waiting(self) -> bool:
-        return self._executor.is_waiting(self)
+        return self.attempt.token in self._executor.waiting
+
+    def is_open(self) -> bool:
+        """Whether nothing has become of it yet."""
+        return self.attempt.token in self._executor.executing
 
     def begin(self) -> bool:
         """Right before the code is called. False if it is not to be: it was taken back, or is no longer wanted."""
         executor, attempt = self._executor, self.attempt
-        if not executor.take_waiting(self):
+        if executor.waiting.pop(attempt.token, None) is None:
             return False
         if not executor.may_begin():
             self.settle(cancelled(self))
@@ -233,7 +225,7 @@ class Execution(LoggedContext):
     def settle(self, outcome: Outcome) -> bool:
         """Say what became of it, unless that was said before."""
         executor = self._executor
-        if not executor.take_executing(self):
+        if executor.executing.pop(self.attempt.token, None) is None:
             return False
         if self.due != NEVER:
             executor.alarms.forget(self)
@@ -257,7 +249,7 @@ class Execution(LoggedContext):
         return self._time_is_over if stall is None else min(self._time_is_over, self._last_sign + stall / 1_000_000)
 
     def ring(self, now: float) -> None:
-        if not self._executor.is_executing(self):
+        if not self.is_open():
             self._executor.alarms.forget(self)
             return
         self.due = self._next_due()
@@ -282,7 +274,7 @@ class Execution(LoggedContext):
     # -- what it says
 
     def hear(self, record: logging.LogRecord) -> bool:
-        return self._executor.is_executing(self) and super().hear(record)
+        return self.is_open() and super().hear(record)
 
     def heard(self, kind: str, value: Any) -> None:
         """The same from its own process."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -19,7 +20,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from holdfast.core.context import current_step
-from holdfast.core.source_lines import line_of_thread
+from holdfast.core.source_lines import line_of_thread, package_of
 from holdfast.executors.alarms import Alarms
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt
@@ -237,7 +238,7 @@ class StepLoop:
     def _look(self, now: float) -> None:
         """It has not answered yet. Many short pieces of work keep a loop busy too: it is blocked if this is one."""
         current = asyncio.current_task(self._loop)
-        if current is not self._blocker:
+        if current is not self._blocker or (current is None and self._is_idle()):
             self._blocker, self._blocked_since = current, now
         if now - self._blocked_since >= (INTERRUPTED_BLOCK if self._is_interrupted else LONGEST_BLOCK):
             logger.error(
@@ -256,6 +257,11 @@ class StepLoop:
                 self._who(current), PATIENCE, line_of_thread(self._thread.ident),
             )  # fmt: skip
         self.due = now + LOOK
+
+    def _is_idle(self) -> bool:
+        """Whether its thread executes nobody's code: then it is the machine that keeps it from answering."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return frame is not None and package_of(frame) in ("asyncio", "selectors")
 
     def _who(self, task: asyncio.Task[Any] | None) -> str:
         """The step that a task belongs to, in words."""

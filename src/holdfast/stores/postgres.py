@@ -390,17 +390,17 @@ class ServerClock:
     def now(self) -> int:
         return self.local.now() + self._offset
 
+    def monotonic(self) -> float:
+        return self.local.monotonic()
+
+    def random(self) -> float:
+        return self.local.random()
+
     def set(self, before: int, told: int, after: int) -> None:
         """The database told its time between two of ours. What we believed stays as long as it may be true, so that time
         doesn't jump to and fro with each answer."""
         if not told - after <= self._offset <= told - before:
             self._offset = told - (before + after) // 2
-
-    def wait(
-        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
-    ) -> Any:
-        due, tick = (None if moment is None else moment - self._offset for moment in (due, tick))
-        return self.local.wait(get, due, timeout, busy, tick)
 
 
 class _Db:

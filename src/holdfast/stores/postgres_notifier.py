@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from holdfast.errors import StoreError
-from holdfast.ports import Notifier, Watch
+from holdfast.ports import Notifier, Topic, Watch
 from holdfast.stores.arrays import Texts
 from holdfast.stores.postgres import PostgresStore
 
@@ -35,9 +35,9 @@ class PostgresNotifier(Notifier):
         self._name = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        self._rings: set[str] = set()
+        self._rings: set[tuple[str, Topic]] = set()
         self._runs: dict[str, None] = {}
-        self._on_ring: Callable[[], None] | None = None
+        self._on_ring: Callable[[Topic], None] | None = None
         self._watches: dict[str, set[_Watch]] = {}
         self._is_listening = threading.Event()
         self._is_closed = threading.Event()
@@ -47,11 +47,11 @@ class PostgresNotifier(Notifier):
 
     # -- telling
 
-    def ring(self, everyone: bool = False) -> None:
+    def ring(self, topic: Topic, everyone: bool = False) -> None:
         if self._on_ring is not None:
-            self._on_ring()
+            self._on_ring(topic)
         with self._lock:
-            self._rings.add("*" if everyone else self._store.app)
+            self._rings.add(("*" if everyone else self._store.app, topic))
         self._tell()
 
     def announce(self, run_ids: Iterable[str]) -> None:
@@ -78,7 +78,7 @@ class PostgresNotifier(Notifier):
                 self._rings, self._runs = set(), {}
             if not rings and not runs:
                 return
-            payloads = [json.dumps([self._name, "ring", app]) for app in rings]
+            payloads = [json.dumps([self._name, "ring", app, topic]) for app, topic in sorted(rings)]
             payloads += [json.dumps([self._name, "runs", self._store.app, *ids]) for ids in _portions(list(runs))]
             with contextlib.suppress(StoreError), self._store.read() as db:
                 db.execute(
@@ -94,7 +94,7 @@ class PostgresNotifier(Notifier):
 
     # -- hearing
 
-    def listen(self, on_ring: Callable[[], None]) -> str:
+    def listen(self, on_ring: Callable[[Topic], None]) -> str:
         self._on_ring = on_ring
         self._sender = threading.Thread(target=self._keep_sending, name="holdfast-tell", daemon=True)
         self._sender.start()
@@ -118,7 +118,7 @@ class PostgresNotifier(Notifier):
                 with contextlib.closing(self._store.connect()) as connection:
                     connection.execute(f'LISTEN "{self._channel}"')
                     if self._is_listening.is_set() and self._on_ring is not None:
-                        self._on_ring()  # something may have been told while this was not listening
+                        self._on_ring(Topic.EVERYTHING)  # something may have been told while this was not listening
                     self._is_listening.set()
                     self._hear(connection)
             except (StoreError, psycopg.Error) as error:
@@ -135,8 +135,8 @@ class PostgresNotifier(Notifier):
         match json.loads(payload):
             case [self._name, *_]:
                 return  # was told here directly
-            case [str(), "ring", app] if app in ("*", self._store.app) and self._on_ring is not None:
-                self._on_ring()
+            case [str(), "ring", app, topic] if app in ("*", self._store.app) and self._on_ring is not None:
+                self._on_ring(Topic(topic) if topic in set(Topic) else Topic.EVERYTHING)
             case [str(), "runs", self._store.app, *run_ids]:
                 self._wake(run_ids)
 

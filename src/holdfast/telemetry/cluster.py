@@ -255,7 +255,6 @@ class ClusterState:
                 "format": FORMAT, "version": VERSION, "records": len(lines),
                 "max_steps": self.steps._population.limit, "max_runs": self.runs._population.limit,
                 "max_workers": self.workers._population.limit,
-                "highest": {name: family._highest for name, family in families.items()},
                 "forgotten": {name: list(family._population.forgotten) for name, family in families.items()},
             }  # fmt: skip
         return [header, *lines]
@@ -273,7 +272,6 @@ class ClusterState:
                 state._restore(line["events"], line.get("age"))
             families: dict[str, Subjects[Any]] = {"step": state.steps, "run": state.runs}
             for name, family in families.items():
-                family._highest = header["highest"][name]
                 family._population.forgotten.update(dict.fromkeys(header["forgotten"][name]))
         except (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise DecodeError(

@@ -9,11 +9,12 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from holdfast.telemetry.clock import LamportClock
-from holdfast.telemetry.events import MAX_NODES, plain
+from holdfast.telemetry.events import MAX_NODES, MAX_TEXT, plain
 from holdfast.telemetry.transport import Transport
 
 logger = logging.getLogger("holdfast.telemetry")
@@ -34,8 +35,8 @@ class EventDispatcher:
     `dropped`. Trouble of the transport is logged once, and what waits is offered again with growing pauses. With
     `interval=None` there is no thread: whoever has the dispatcher calls `flush` on one of its own.
 
-    `origin` names this process for all who listen: a worker's id, or host and pid. A forked child sends by its own pid
-    and under its own origin, and leaves what waited at the fork to its parent.
+    `origin` names this process for all who listen: a worker's id; if none is given, host and pid. A forked child says
+    its own pid, and leaves what waited at the fork to its parent.
     """
 
     def __init__(
@@ -55,13 +56,14 @@ class EventDispatcher:
         self._origin = origin
         self._limit = limit
         self._interval = interval
-        self._offset = (0, utcoffset())
         self._closed = False
         self._begin()
         _dispatchers.add(self)
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
+        origin = self._origin or f"{self.hostname}:{os.getpid()}"
+        self._about: dict[str, Any] = {"origin": origin, "hostname": self.hostname, "pid": os.getpid(), "utcoffset": 0}
+        self._hour = -1  # that of the offset
         self._buffer: deque[dict[str, Any]] = deque()
         self._lock = threading.Lock()  # held for moments only: senders take it
         self._publishing = threading.Lock()
@@ -72,7 +74,7 @@ class EventDispatcher:
     @property
     def origin(self) -> str:
         """The name under which this process sends."""
-        return self._origin or f"{self.hostname}:{os.getpid()}"
+        return str(self._about["origin"])
 
     def send(self, type: str, *, blind: bool = False, **fields: Any) -> dict[str, Any]:
         """Send an event of that type, with any fields, and return it as it is sent. A `blind` one has no clock: the
@@ -81,12 +83,20 @@ class EventDispatcher:
         if not isinstance(name, str) or not name:
             raise ValueError(f"the type of a telemetry event is a text such as 'step-started', not {name!r}")
         now = time.time()
-        event = {
-            "type": type, "timestamp": now, "origin": self.origin, "hostname": self.hostname, "pid": self._pid,
-            "utcoffset": self._utcoffset(now),
-        }  # fmt: skip
-        budget = [MAX_NODES]
-        event.update((field, plain(value, budget)) for field, value in fields.items())
+        if (hour := int(now // 3600)) != self._hour:  # the offset changes with the seasons
+            self._hour, self._about["utcoffset"] = hour, utcoffset(now)
+        event = {"type": name, "timestamp": now, **self._about, **fields}
+        for field, value in fields.items():  # most need nothing, and this is on everybody's way
+            kind = value.__class__
+            if kind is str:
+                if value.isascii() and len(value) <= MAX_TEXT:
+                    continue
+            elif kind is int:
+                if -(2**63) <= value < 2**63:
+                    continue
+            elif value is None:
+                continue
+            event[field] = plain(value, [MAX_NODES])
         with self._lock:
             if not blind and "clock" not in event:  # under the lock: what is sent first has the lower clock
                 event["clock"] = self.clock.forward()
@@ -98,16 +108,8 @@ class EventDispatcher:
                 self._buffer.popleft()
                 self.dropped += 1
             if self._thread is None and self._interval is not None:
-                self._thread = threading.Thread(target=self._carry, name="holdfast-telemetry", daemon=True)
-                self._thread.start()
+                self._thread = _started(self._carry)
         return event
-
-    def _utcoffset(self, now: float) -> int:
-        """It changes with the seasons, so it is looked up once an hour."""
-        hour = int(now // 3600)
-        if self._offset[0] != hour:
-            self._offset = (hour, utcoffset(now))
-        return self._offset[1]
 
     def flush(self) -> bool:
         """Hand what waits to the transport, now and on this thread; whether all of it could be."""
@@ -152,15 +154,25 @@ class EventDispatcher:
             self._closed = True
         self._wanted.set()
         # On a thread of its own, for a transport may hang, and a process that ends must not hang with it.
-        last = threading.Thread(target=self.flush, name="holdfast-telemetry-flush", daemon=True)
-        last.start()
-        last.join(timeout)
+        last = _started(self.flush)
+        if last is not None:
+            last.join(timeout)
 
     def __enter__(self) -> EventDispatcher:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _started(work: Callable[[], object]) -> threading.Thread | None:
+    """A thread that does this; None if there can't be one: the process is ending, or has too many."""
+    thread = threading.Thread(target=work, name="holdfast-telemetry", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 _dispatchers: weakref.WeakSet[EventDispatcher] = weakref.WeakSet()

@@ -21,7 +21,7 @@ import msgspec
 logger = logging.getLogger("holdfast.telemetry")
 
 
-class RunReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RunReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Something about a run. `status` is that after it; `seconds` is how long it had taken, `waited` how long it had
     waited for a worker; `error` is what it failed with; `trace` is the `traceparent` that it was started with."""
 
@@ -39,7 +39,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     trace: str | None = None
 
 
-class StepReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StepReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Something about an attempt of a step. `id` is that of the step, the same for all its attempts. `state` is that
     after it; `seconds` is how long the attempt took, `waited` how long it had waited to begin, `delay` how long the
     next one waits; `parent_id` is the step or run that asked for it; `trace` is the `traceparent` it came with."""

@@ -12,7 +12,6 @@ from holdfast.telemetry.clock import LamportClock, is_clock
 from holdfast.telemetry.transport import Subscription, Transport
 
 STEP_SENT = ("step-sent", "sent")
-POLL = 0.5
 Handler = Callable[[dict[str, Any]], object]
 
 
@@ -36,9 +35,9 @@ class EventReceiver:
         quiet_since = time.monotonic()
         while limit is None or handled < limit:
             if not self._pending:
-                rest = POLL if timeout is None else quiet_since + timeout - time.monotonic()
-                arrived = self._subscription.receive(max(0.0, min(POLL, rest)))
-                if arrived is None or (not arrived and timeout is not None and rest <= POLL):
+                rest = None if timeout is None else max(0.0, quiet_since + timeout - time.monotonic())
+                arrived = self._subscription.receive(rest)
+                if arrived is None or (not arrived and rest is not None):
                     break
                 self._pending.extend(arrived)
                 continue

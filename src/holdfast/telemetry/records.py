@@ -162,7 +162,7 @@ class Record:
             changed = _add(events, seen, MAX_RETRIED if seen.kind == RETRIED else MAX_LOOSE)
             if len(self._loose) > MAX_SLOTS:
                 del self._loose[min(self._loose, key=lambda kind: self._loose[kind][-1].key)]
-            return changed
+            return changed and seen.kind in self._loose
         slot = (seen.attempt, seen.kind)
         known = self._numbered.get(slot)
         if known is not None and known.key >= seen.key:
@@ -170,7 +170,7 @@ class Record:
         self._numbered[slot] = seen
         if len(self._numbered) > MAX_SLOTS:
             del self._numbered[min(self._numbered, key=lambda each: (each[0], self._numbered[each].key))]
-        return True
+        return slot in self._numbered
 
     def kept(self) -> list[Seen]:
         """Every event that is kept, in order."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast.telemetry.dispatcher import EventDispatcher
 from holdfast.telemetry.instruments import Instrument, RunReport, StepReport, WorkerReport
 
@@ -77,22 +79,29 @@ class TelemetryInstrument(Instrument):
         self._worker("offline", worker)
 
     def _run(self, kind: str, run: RunReport) -> None:
-        self._send(f"run-{kind}", run, name=run.workflow, exception=run.error)
+        said = _said(run)
+        said["name"] = said.pop("workflow")
+        self.dispatcher.send(f"run-{kind}", **said)
 
     def _step(self, kind: str, step: StepReport) -> None:
-        self._send(f"step-{kind}", step, exception=step.error)
+        self.dispatcher.send(f"step-{kind}", **_said(step))
 
     def _worker(self, kind: str, worker: WorkerReport) -> None:
-        self._send(
-            f"worker-{kind}", worker, id=None, origin=worker.id, hostname=worker.host or None, pid=worker.pid or None,
-            freq=worker.beat,
-        )  # fmt: skip
-
-    def _send(self, type_: str, report: RunReport | StepReport | WorkerReport, **more: Any) -> None:
-        said = {name: getattr(report, name) for name in report.__struct_fields__} | more
-        said = {name: value for name, value in said.items() if value not in (None, "") and name not in LEFT_OUT}
-        self.dispatcher.send(type_, **said)
+        said: dict[str, Any] = {
+            "origin": worker.id, "hostname": worker.host, "pid": worker.pid, "freq": worker.beat, "build": worker.build,
+        }  # fmt: skip
+        said = {name: value for name, value in said.items() if value}
+        self.dispatcher.send(
+            f"worker-{kind}", **said, live=worker.live, parked=worker.parked, steps=worker.steps, inbox=worker.inbox
+        )
 
 
-LEFT_OUT = ("status", "state", "error", "beat", "host", "trace")
-"""Said by the type of the event, or under another name; `trace` is for other instruments."""
+def _said(report: RunReport | StepReport) -> dict[str, Any]:
+    """The fields of a report as those of an event; its type says the state. `trace` is for other instruments."""
+    said: dict[str, Any] = msgspec.to_builtins(report)  # without what is not said
+    said["attempt"] = report.attempt
+    if report.error is not None:
+        said["exception"] = said.pop("error")
+    for name in ("state", "status", "trace"):
+        said.pop(name, None)
+    return said

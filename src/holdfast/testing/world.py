@@ -25,9 +25,11 @@ from holdfast.core.loop import Greenlets
 from holdfast.core.pending import Recorded
 from holdfast.core.resources import Resource
 from holdfast.durations import Duration, to_us
+from holdfast.engine.engine import Engine
+from holdfast.engine.host import Host
 from holdfast.engine.programs import program_for
-from holdfast.engine.reactor import Engine, Settings
 from holdfast.engine.records import RunOptions
+from holdfast.engine.settings import Settings
 from holdfast.errors import ArgumentError, ContinueAsNew, NondeterminismError
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
@@ -91,19 +93,12 @@ class TestApp:
         executor = _InProcessExecutor(
             self._find, app.codec, self.clock, surroundings=surroundings, keep_logs=app.keep_logs
         )
-        self.engine = Engine(
-            app,
-            self.store,
-            executor,
-            self.notifier,
-            self.clock,
-            app.build,
-            Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0),
-            isolate=False,
-        )
-        self.clock.wake = self.engine.wake
-        self.clock.has_failed = lambda: self.engine.failure is not None
-        self.engine.start()
+        settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
+        self.engine = Engine(app, self.store, executor, self.notifier, self.clock, app.build, settings, isolate=False)
+        self._host = Host(self.engine, self.clock)
+        self.clock.wake = self._host.wake
+        self.clock.has_failed = lambda: self._host.failure is not None
+        self._host.start()
         self._thread = threading.Thread(target=self._run_engine, name="holdfast-test-engine", daemon=True)
         self._thread.start()
         return self
@@ -113,7 +108,7 @@ class TestApp:
             if kind is None and self._check_replay:
                 self._replay_all()
         finally:
-            self.engine.stop(0)
+            self._host.stop(0)
             self._thread.join(10)
             self.app.clock, self.app._store, self.app._notifier, self.app.replaced = self._before
             self.store.close()
@@ -145,13 +140,13 @@ class TestApp:
 
     def _run_engine(self) -> None:
         with contextlib.suppress(BaseException):  # whoever waits for this world is told by `_check_engine`
-            self.engine.run()
+            self._host.run()
 
     def _check_engine(self) -> None:
         """An engine that broke is an error of the test, instead of a wait for ever."""
-        if self.engine.failure is not None:
+        if self._host.failure is not None:
             raise RuntimeError("the engine of this TestApp has failed; its own error is the cause of this one") from (
-                self.engine.failure
+                self._host.failure
             )
 
     async def aadvance(self, by: Duration) -> None:

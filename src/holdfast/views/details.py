@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
-from holdfast.ports import RunQuery, RunRow, Store
+from holdfast.ports import Query, RunQuery, RunRow
 from holdfast.views.steps import steps_of
 from holdfast.views.summaries import (
     hook_summaries,
@@ -23,14 +23,14 @@ from holdfast.views.waits import open_hooks
 from holdfast.views.why import why
 
 
-def read_outcome(store: Store, row: RunRow, reader: PlainReader) -> dict[str, Any]:
+def read_outcome(store: Query, row: RunRow, reader: PlainReader) -> dict[str, Any]:
     """What became of a run, if it has ended."""
     payloads = store.payloads(row.id, row.end_seq - 1) if row.end_seq else []
     return outcome_summary(row, ev.from_json(payloads[-1]) if payloads else None, reader)
 
 
 def read_details(
-    store: Store, row: RunRow, reader: PlainReader, max_attempts: Mapping[str, int] | None = None
+    store: Query, row: RunRow, reader: PlainReader, max_attempts: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
     """As JSON data. `max_attempts` is how often each step may be tried, where the code is at hand."""
     now = store.now()
@@ -48,7 +48,7 @@ def read_details(
         "forked_from": forked,
         "input": reader.value(input),
         **({"canvas": outline(canvas_of(input))} if input is not None and is_own(row.workflow) else {}),
-        **outcome_summary(row, events[-1] if events else None, reader),
+        **outcome_summary(row, next((event for event in events if event.seq == row.end_seq), None), reader),
         "hooks": hook_summaries(open_hooks(events, row)),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core import events as ev
 from holdfast.core.registry import is_own
-from holdfast.ports import RunQuery, RunRow, ScheduleRow, Status, Store, WorkerRow
+from holdfast.ports import Query, RunQuery, RunRow, ScheduleRow, Status, WorkerRow
 from holdfast.views.summaries import run_summary, worker_summary
 from holdfast.views.times import SECOND, length
 from holdfast.views.why import why
@@ -54,7 +54,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return {name for worker in self.alive for name in worker.names}
 
 
-def read_snapshot(store: Store, build: str, defines: Collection[str]) -> Snapshot:
+def read_snapshot(store: Query, build: str, defines: Collection[str]) -> Snapshot:
     waiting = [Status.PENDING, Status.RETRY, Status.WAITING]
     return Snapshot(
         now=store.now(), workers=store.workers(), schedules=store.schedules(), build=build, defines=defines,
@@ -63,7 +63,7 @@ def read_snapshot(store: Store, build: str, defines: Collection[str]) -> Snapsho
     )  # fmt: skip
 
 
-def _bereft(store: Store) -> list[tuple[RunRow, str]]:
+def _bereft(store: Query) -> list[tuple[RunRow, str]]:
     """Runs that wait for a child, with the child's id, where that is no longer there. A parent is told when a child is
     deleted; that of an older version was not."""
     waiting = store.runs(RunQuery(statuses=[Status.WAITING], limit=LOOKED_AT))
@@ -71,7 +71,7 @@ def _bereft(store: Store) -> list[tuple[RunRow, str]]:
     return [(row, child) for row in waiting for child in _awaited(store, row) if store.get(child) is None]
 
 
-def _awaited(store: Store, row: RunRow) -> list[str]:
+def _awaited(store: Query, row: RunRow) -> list[str]:
     """The children that a run waits for, by what its history tells of this attempt."""
     kinds = [kind.__name__ for kind in (*_ASKED, *_ANSWERED, *_BEGUN)]
     waiting: dict[str, str] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core import events as ev
 from holdfast.errors import RunNotFoundError
-from holdfast.ports import FINAL, RunQuery, RunRow, Store
+from holdfast.ports import FINAL, Query, RunQuery, RunRow
 from holdfast.views.tree import KnownRun, TreeNode, tree_of
 from holdfast.views.values import PlainReader
 
@@ -17,7 +17,7 @@ MAX_DEPTH = 20
 class RunTree:
     """A run, its children and theirs, as far as they were read."""
 
-    def __init__(self, store: Store, reader: PlainReader, run_id: str, followed: int = FOLLOWED) -> None:
+    def __init__(self, store: Query, reader: PlainReader, run_id: str, followed: int = FOLLOWED) -> None:
         self.store = store
         self.root_id = run_id
         self._followed = followed

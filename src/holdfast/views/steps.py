@@ -183,7 +183,9 @@ class _Fold:
             changes["asked_at"] = self._asked_at(event.cause, event.ts)
         if bytes(event.args) != bytes(ev.NO_ARGS):
             changes["args"] = event.args
-        if isinstance(event, ev.StepOutcome):
+        if isinstance(event, ev.StepWithdrawn):
+            changes |= {"worker": "", "started_at": None, "tries": view.tries[:-1]}
+        elif isinstance(event, ev.StepOutcome):
             changes |= {
                 "attempts": event.attempt,
                 "worker": event.worker,

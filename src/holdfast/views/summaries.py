@@ -1,4 +1,4 @@
-"""Runs, events, steps and workers as JSON data: what `--json` prints, and what all else is printed from."""
+"""Runs, events, steps, workers and schedules as JSON data: what `--json` prints, and what all else is printed from."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import msgspec
 
 from holdfast.core import events as ev
 from holdfast.engine.records import correlation_of
-from holdfast.ports import FINAL, RunRow, Status, WorkerRow
+from holdfast.engine.ticks import read_spec
+from holdfast.engine.timetable import Spec, local
+from holdfast.ports import FINAL, RunRow, ScheduleRow, Status, WorkerRow
 from holdfast.views.steps import StepView
-from holdfast.views.times import iso
+from holdfast.views.times import SECOND, iso
 from holdfast.views.values import PlainReader, detail_of
 from holdfast.views.waits import HookView
 from holdfast.views.why import Why
@@ -121,12 +123,37 @@ def worker_summary(worker: WorkerRow, now: int) -> dict[str, Any]:
     }
 
 
+def schedule_summary(row: ScheduleRow, reader: PlainReader) -> dict[str, Any]:
+    spec = read_spec(row)
+    return {
+        "name": row.name,
+        "workflow": row.workflow,
+        "when": spec.in_words(),
+        "tz": spec.tz,
+        "call": reader.value(spec.input),
+        "missed": spec.missed,
+        "overlap": spec.overlap,
+        "jitter_seconds": spec.jitter / SECOND,
+        "declared": row.declared,
+        "paused": row.paused,
+        "reason": row.reason,
+        "next_at": tick_iso(row.next_at, spec),
+        "last_at": tick_iso(row.last_at, spec),
+        "last_run_id": row.active,
+        "is_active": row.is_active,
+        "queued": [tick_iso(tick, spec) for tick in row.queued],
+    }
+
+
+def tick_iso(us: int | None, spec: Spec) -> str | None:
+    """A tick, in the time zone of its schedule."""
+    return None if us is None else local(us, spec).isoformat()
+
+
 def hook_summaries(hooks: Sequence[HookView]) -> list[dict[str, str]]:
-    """Those that a person can answer."""
-    return sorted(
-        ({"name": hook.name, "key": hook.key} for hook in hooks if hook.where is None),
-        key=lambda hook: (hook["name"], hook["key"]),
-    )
+    """Those that a person can answer, each once."""
+    found = {(hook.name, hook.key) for hook in hooks if hook.where is None}
+    return [{"name": name, "key": key} for name, key in sorted(found)]
 
 
 def why_summary(why: Why) -> dict[str, Any]:

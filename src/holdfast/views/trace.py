@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -64,3 +64,17 @@ def _event(row: DomainEventRow) -> TraceNode:
 
 def _age(node: TraceNode) -> dt.datetime:
     return node.at or moment(0)
+
+
+def trace_summary(node: TraceNode) -> dict[str, Any]:
+    """As JSON data."""
+    return {
+        "kind": node.kind,
+        "id": node.id,
+        "name": node.name,
+        "app": node.app,
+        "status": node.status or None,
+        "at": node.at.isoformat() if node.at is not None else None,
+        "ended_at": node.ended_at.isoformat() if node.ended_at is not None else None,
+        "children": [trace_summary(child) for child in node.children],
+    }

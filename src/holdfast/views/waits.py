@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -13,6 +14,9 @@ from holdfast.core import events as ev
 from holdfast.core.domain import Scalar
 from holdfast.ports import RunRow, Status, StepState
 from holdfast.views.steps import StepView, steps_of
+
+_CUT = r" and \d+ more$"
+_REASON_ENDS = rf"(?=$|, |{_CUT})"
 
 WaitKind = Literal["step", "retry", "hook", "event", "child", "sleep", "timeout"]
 
@@ -106,8 +110,8 @@ def open_hooks(history: Iterable[ev.Event], row: RunRow) -> list[HookView]:
         return []
     if row.status != Status.WAITING or not row.reason:
         return found
-    named = [str(hook) in row.reason for hook in found]
-    if " more" not in row.reason.rpartition(" and ")[2]:
+    named = [re.search(re.escape(str(hook)) + _REASON_ENDS, row.reason) is not None for hook in found]
+    if re.search(_CUT, row.reason) is None:
         return [hook for hook, is_named in zip(found, named, strict=True) if is_named]
     last = max((i for i, is_named in enumerate(named) if is_named), default=-1)
     return [hook for i, hook in enumerate(found) if named[i] or i > last]

@@ -15,7 +15,7 @@ from holdfast.views.values import PlainReader
 from holdfast.views.waits import Wait, waits_of
 
 WhyKind = Literal[
-    "ended", "diverged", "blocked", "unknown_workflow", "paused", "not_yet", "retry", "no_worker", "worker_lost",
+    "ended", "diverged", "blocked", "crashing", "unknown_workflow", "paused", "not_yet", "retry", "no_worker", "worker_lost",
     "worker", "running", "step", "step_retry", "hook", "event", "child", "sleep", "timeout", "waiting",
 ]  # fmt: skip
 NO_CODEC = PlainReader()
@@ -49,7 +49,8 @@ def why(
         return _stuck(row, history, reader)
     if status == Status.PAUSED:
         paused = _last(history, ev.RunPaused)
-        return Why(kind="paused", text=row.reason, since=paused and paused.ts, details={"reason": row.reason})
+        text = row.reason or "paused; no reason was given"
+        return Why(kind="paused", text=text, since=paused and paused.ts, details={"reason": row.reason})
     if status == Status.PENDING and row.started_at is None and _is_ahead(row, now):
         text = f"begins {until(row.wake_at or now, now)}"
         return Why(kind="not_yet", text=text, since=row.created_at, details={"begins_at": row.wake_at})
@@ -96,7 +97,8 @@ def _stuck(row: RunRow, history: Sequence[ev.Event], reader: PlainReader) -> Why
         before = next((event.seq for event in reversed(history) if event.delivered and event.seq < stuck.seq), 0)
         details |= {"event": state.get("event") or before}
         details |= {name: state[name] for name in ("recorded", "asked", "line") if state.get(name)}
-    kind: WhyKind = "blocked" if row.stuck == "blocked" else "diverged"
+    kinds: dict[str, WhyKind] = {"blocked": "blocked", "lost": "crashing"}
+    kind = kinds.get(row.stuck, "diverged")
     return Why(kind=kind, text=row.reason, since=stuck and stuck.ts, details=details)
 
 
@@ -115,7 +117,7 @@ def _nobody(row: RunRow, now: int, workers: Sequence[WorkerRow] | None) -> Why |
             kind="worker_lost", text=f"its worker {row.owner} {silent}: {then}",
             since=owner.lease_until if owner is not None else None, details={"worker": row.owner, "alive": len(alive)},
         )  # fmt: skip
-    if row.status == Status.WAITING and (row.wake_at is None or _is_ahead(row, now)):
+    if _is_ahead(row, now) or (row.status == Status.WAITING and row.wake_at is None):
         return None  # nothing is to be done now
     since = row.wake_at or row.created_at
     if not alive:
@@ -137,6 +139,8 @@ def _between_attempts(row: RunRow, now: int, history: Sequence[ev.Event], reader
 
 
 def _under_way(row: RunRow, now: int, history: Sequence[ev.Event], max_attempts: Mapping[str, int]) -> Why:
+    if row.status == Status.RUNNING and row.owner is None:  # its worker has stopped, and left it to others
+        return Why(kind="worker", text="waits for a worker")
     waits = waits_of(history, row) if history else []
     if row.status == Status.RUNNING:
         waits = [wait for wait in waits if wait.kind in ("step", "retry")] or waits
@@ -151,9 +155,7 @@ def _under_way(row: RunRow, now: int, history: Sequence[ev.Event], max_attempts:
 def _by_row(row: RunRow, now: int) -> Why:
     """Without a history, or where it doesn't tell: in the words of the engine that let the run wait."""
     if row.status == Status.RUNNING:
-        if row.owner is None:
-            return Why(kind="worker", text="waits for a worker")
-        return Why(kind="running", text=f"worker {row.owner} is at it", details={"worker": row.owner})
+        return Why(kind="running", text=f"worker {row.owner} executes its code", details={"worker": row.owner})
     reasons = [reason for reason in row.reason.split(", ") if reason]
     others = [reason for reason in reasons if reason not in ("sleep", "timeout")]
     kind: WhyKind = "sleep" if reasons == ["sleep"] else "waiting"
