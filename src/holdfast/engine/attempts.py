@@ -12,7 +12,7 @@ from holdfast.core import events as ev
 from holdfast.core.definitions import StepOptions
 from holdfast.engine.owned import OwnedRun
 from holdfast.engine.records import emitted_by
-from holdfast.errors import UnknownNameError, ValueCodecError, WorkerLostError
+from holdfast.errors import TransformError, UnknownNameError, ValueCodecError, WorkerLostError
 from holdfast.ports import Outcome
 
 SPARED = 10
@@ -211,7 +211,7 @@ class RunWithSteps(OwnedRun, abc.ABC):
         retry_after: int | None,
     ) -> None:
         delay = None
-        if not isinstance(error, ValueCodecError):
+        if not isinstance(error, ValueCodecError) or isinstance(error, TransformError):
             delay = self.step_options(command).retry_delay(error, command.attempt, self.clock.random())
         if delay is not None and retry_after is not None:
             delay = retry_after

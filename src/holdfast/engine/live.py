@@ -252,6 +252,7 @@ class LiveRun(RunWithSteps):
         self.execution.parent_id = self.row.parent_id
         self.execution.root_id = self.row.root_id or self.row.id
         self.execution.secret = self.me.secret
+        self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
         passed = 0 if self.is_new and not self._has_begun() else self._last_committed
@@ -480,11 +481,11 @@ class LiveRun(RunWithSteps):
         elif isinstance(command, co.StartChild):
             change.children.append(self._child(command, now))
             if command.again:
-                change.messages.append(ask_child(command.child_id, "retry", self.row.id, command.cmd))
+                change.messages.append(ask_child(self.codec, command.child_id, "retry", self.row.id, command.cmd))
         elif isinstance(command, co.WatchChild):
-            change.messages.append(ask_child(command.child_id, "watch", self.row.id, command.cmd))
+            change.messages.append(ask_child(self.codec, command.child_id, "watch", self.row.id, command.cmd))
         elif isinstance(command, co.CancelChild):
-            change.messages.append(control(command.child_id, "cancel", command.reason))
+            change.messages.append(control(command.child_id, "cancel", command.reason, child_of=self.row.id))
         elif isinstance(command, co.OpenHook | co.CloseHook):
             if command.where is not None:
                 opened = isinstance(command, co.OpenHook)
