@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.engine.reactor import Settings
 from waiting import wait_until
 
 from holdfast import App, hook, wf
