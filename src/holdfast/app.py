@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from holdfast import failpoints
+from holdfast.api.checks import check_number, check_text, duration_of, to_epoch
 from holdfast.api.client import Client
 from holdfast.api.domain_events import emit_now
 from holdfast.api.handles import Run, RunPage
@@ -29,7 +30,6 @@ from holdfast.api.options import (
     StartOptions,
     check_call,
     check_input,
-    to_epoch,
 )
 from holdfast.api.schedules import Schedules
 from holdfast.blocking import twin
@@ -44,6 +44,7 @@ from holdfast.errors import (
     WrongContextError,
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
+from holdfast.printing import show
 from holdfast.registry import Registry
 from holdfast.stores.forks import gate
 from holdfast.views.trace import TraceNode
@@ -94,9 +95,14 @@ class App(Registry):
         keep_logs: str | int | None = "INFO",
     ) -> None:
         if type(name) is not str or not name.replace("-", "_").replace(".", "_").isidentifier():
-            raise DefinitionError(f"App({name!r}): a name is made of letters, digits, '-', '_' and '.'")
-        if isinstance(include, str):
-            raise DefinitionError(f"include={include!r}: give a list of module names")
+            raise DefinitionError(f"App({show(name)}): a name is made of letters, digits, '-', '_' and '.'")
+        if not isinstance(include, list | tuple) or not all(type(module) is str for module in include):
+            raise DefinitionError(f"include={show(include)}: give a list of module names")
+        for what, given in (("store", store), ("version", version)):
+            if given is not None:
+                check_text(what, given, kind=DefinitionError)
+        if codec is not None and not isinstance(codec, Codec):
+            raise DefinitionError(f"codec={show(codec)}: give a Codec(...)")
         super().__init__(name, codec or Codec(), tuple(include))
         self.version = os.environ.get("HOLDFAST_VERSION") or version
         self.keep_logs = _log_level(keep_logs)
@@ -121,6 +127,7 @@ class App(Registry):
 
     def use_store(self, url: str) -> None:
         """Use another store than the one named so far; before anything was done with that."""
+        check_text("url", url)
         with self._lock:
             self.close()
             self._chosen_url = url
@@ -171,6 +178,7 @@ class App(Registry):
         return await asyncio.to_thread(self.start_run, name, call, options)
 
     def encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        check_text("name", name)
         self.load()
         definition = self._workflows.get(name) or self._steps.get(name)
         if definition is None:
@@ -205,14 +213,22 @@ class App(Registry):
         limit: int = 100,
     ) -> RunPage:
         """A page of runs, newest first. `page.cursor` given as `after` asks for the next."""
-        statuses = (status,) if isinstance(status, str) else tuple(status or ())
-        unknown = [s for s in statuses if s not in Status.__members__]
-        if unknown:
-            raise ArgumentError(f"status={unknown[0]!r}: give one of {', '.join(Status)}")
-        if type(limit) is not int or limit < 1:
-            raise ArgumentError(f"limit={limit!r}: give a number of 1 or more")
-        if after is not None and type(after) is not int:
-            raise ArgumentError(f"after={after!r}: give the cursor of a page")
+        statuses = [] if status is None else [status] if isinstance(status, str) else status
+        if not isinstance(statuses, list | tuple | set | frozenset):
+            raise ArgumentError(f"status={show(status)}: give one of {', '.join(Status)}, or a list of them")
+        for one in statuses:
+            if not isinstance(one, str) or one not in Status.__members__:
+                raise ArgumentError(f"status={show(one)}: give one of {', '.join(Status)}")
+        check_number("limit", limit, 1)
+        if after is not None and not (type(after) is int and 0 <= after < 2**63):
+            raise ArgumentError(f"after={show(after)}: give the cursor of a page")
+        for what, given in (("workflow", workflow), ("parent", parent), ("schedule", schedule)):
+            if given is not None:
+                check_text(what, given)
+        if data is not None and not isinstance(data, dict):
+            raise ArgumentError(f"data={show(data)}: give a dict of what runs have kept with wf.set_data")
+        for key in data or ():
+            check_text("a key of data", key)
         return self.client.runs(
             RunQuery(
                 statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, schedule=schedule, after=after,
@@ -265,6 +281,7 @@ class App(Registry):
 
     def gc(self, batch: int = 500) -> int:
         """Delete runs whose time of retention has passed, in batches; how many there were."""
+        check_number("batch", batch, 1)
         total = 0
         while (gone := self.store.collect(batch)).runs or gone.events:
             total += gone.runs
@@ -346,6 +363,7 @@ class App(Registry):
     @contextlib.contextmanager
     def worker(self, *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0) -> Iterator[Host]:
         """Run an engine in this process, on threads of its own, until the block ends."""
+        duration_of("grace", grace, ArgumentError)
         engine = self.make_engine(concurrency=concurrency, settings=settings)
         engine.start()
         thread = threading.Thread(target=engine.run, name="holdfast-engine", daemon=True)
@@ -370,6 +388,7 @@ class App(Registry):
         the web process only opens the store, so that one that can't be reached keeps it from starting."""
 
         _check_count("concurrency", concurrency)
+        duration_of("grace", grace, ArgumentError)
 
         @contextlib.asynccontextmanager
         async def around(web: object) -> AsyncIterator[None]:
@@ -402,8 +421,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_count(what: str, value: Any) -> None:
-    if type(value) is not int or value < 1:
-        raise ArgumentError(f"{what}={value!r}: give a number of 1 or more, else its steps would wait for ever")
+    check_number(what, value, 1, why="; without any its steps would wait for ever")
 
 
 def _log_level(level: str | int | None) -> int | None:
@@ -413,5 +431,5 @@ def _log_level(level: str | int | None) -> int | None:
     if level is None or type(level) is int:
         return level
     raise DefinitionError(
-        f"keep_logs={level!r}: give a level such as 'INFO' or logging.WARNING, or None to keep nothing"
+        f"keep_logs={show(level)}: give a level such as 'INFO' or logging.WARNING, or None to keep nothing"
     )

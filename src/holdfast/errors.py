@@ -2,7 +2,8 @@
 
     HoldfastError
     ├── RetryableError            raised by a step: try again, perhaps after `retry_after`
-    │   └── ResourceError         a resource that a step takes could not be opened
+    │   ├── ResourceError         a resource that a step takes could not be opened
+    │   └── TransformError        (EncodeError, DecodeError) a transform of the codec failed
     ├── FatalError                raised by a step: don't try again
     ├── StepError                 stands for an exception that can't be rebuilt here
     ├── StepTimeoutError          (TimeoutError) an attempt took longer than `timeout` or stalled
@@ -60,6 +61,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.durations import Duration, to_us
+from holdfast.printing import text_of
 
 
 class HoldfastError(Exception):
@@ -96,7 +98,7 @@ class StepError(HoldfastError):
 def in_words(error: BaseException) -> str:
     """An exception in messages: its type and its text, if it has one. A stand-in goes by what it stands for."""
     kind = error.type_name.rpartition(":")[2].rpartition(".")[2] if isinstance(error, StepError) else ""
-    return f"{kind or type(error).__name__}: {error}".removesuffix(": ")
+    return f"{kind or type(error).__name__}: {text_of(error)}".removesuffix(": ")
 
 
 class StepTimeoutError(HoldfastError, TimeoutError):
@@ -295,6 +297,11 @@ class EncodeError(ValueCodecError):
 
 class DecodeError(ValueCodecError):
     """A recorded value can't be rebuilt."""
+
+
+class TransformError(RetryableError, EncodeError, DecodeError):
+    """A transform of the codec (encryption, compression) failed. That may pass, so a step whose arguments or result were
+    not to be had is tried again, and a workflow is set aside until it is resumed."""
 
 
 class PayloadTooLargeError(ValueCodecError):

@@ -94,7 +94,8 @@ class Record(msgspec.Struct, gc=False):
 
 
 class NewRun(msgspec.Struct, kw_only=True):
-    """A run to be created, with the beginning of its history. If the id of a child is taken, `if_taken` is posted."""
+    """A run to be created, with the beginning of its history. If the id of a child is taken, `if_taken` is posted. The
+    store sets `no` once it is created."""
 
     id: str
     workflow: str
@@ -102,6 +103,7 @@ class NewRun(msgspec.Struct, kw_only=True):
     wake_at: int
     created_at: int
     fingerprint: bytes
+    no: int | None = None
     correlation: str | None = None
     status: str = Status.PENDING
     priority: int = 0
@@ -117,7 +119,10 @@ class NewRun(msgspec.Struct, kw_only=True):
 
 class Message(msgspec.Struct, kw_only=True, gc=False):
     """Something for a run's inbox. A run that is held (PAUSED, STUCK) is woken only by `control` messages;
-    a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept."""
+    a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept, as long as that
+    is in the inbox; with `once`, as long as the run is there. With `run_no` or `child_of` it is only for the run of that
+    number, or for a child of that run: an id may have been given to another run. If there is no such run, `if_gone` is
+    posted instead."""
 
     run_id: str
     kind: str
@@ -125,6 +130,17 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     control: bool = False
     late: bool = False
     dedupe: str | None = None
+    once: bool = False
+    run_no: int | None = None
+    child_of: str | None = None
+    if_gone: Message | None = None
+
+
+class Posted(msgspec.Struct, gc=False):
+    """What became of a message: the status of its run, None if there is none, and whether it was put into the inbox."""
+
+    status: str | None
+    kept: bool
 
 
 class Letter(msgspec.Struct, gc=False):
@@ -134,6 +150,10 @@ class Letter(msgspec.Struct, gc=False):
     run_no: int
     kind: str
     body: bytes
+
+
+Farewell = Callable[[RunRow, list[Letter]], list[Message]]
+"""Who is told what of a run that is deleted, with these messages unread."""
 
 
 class Change(msgspec.Struct, kw_only=True, gc=False):
@@ -443,7 +463,8 @@ class Store(Query, Protocol):
         Raises Fenced, with nothing written, if the worker has been declared dead. A run is claimable if nobody
         owns it, its workflow is one of `names`, and either `wake_at` is past or a message waits for it (runs that
         are held or to begin later: a control message). If the id of a child is taken, its `if_taken` is posted
-        instead; messages to runs that don't exist or have ended are dropped, except `late` ones."""
+        instead; messages to runs that have ended are dropped, except `late` ones, and so are those to runs that don't exist,
+        except for their `if_gone`."""
 
     def settle(self, worker_id: str) -> None:
         """After a `commit` of that worker whose fate is unknown: what is read once this has returned shows whether it
@@ -452,19 +473,21 @@ class Store(Query, Protocol):
     def letters(self, worker_id: str) -> list[Letter]:
         """The inboxes of all runs the worker owns, oldest first. Reading doesn't consume; `commit` does."""
 
-    def post(self, message: Message) -> str | None:
-        """Put a message into a run's inbox; the run's status, None if there is no such run. Nothing is put
-        into the inbox of a run that has ended, unless the message is `late`."""
+    def post(self, message: Message) -> Posted:
+        """Put a message into a run's inbox. Nothing is put into the inbox of a run that has ended, unless the message is
+        `late`, nor a copy of one with the same `dedupe`."""
 
     def streamed(self, run_id: str) -> dict[str, int]:
         """The last attempt of which something was streamed, by command."""
 
-    def delete(self, run_id: str) -> str | None:
+    def delete(self, run_id: str, no: int | None = None, farewell: Farewell | None = None) -> str | None:
         """Delete a run that has ended or is held, with everything that belongs to it. Returns the status it had,
-        None if there is no such run; a run with any other status is not deleted."""
+        None if there is no such run (of the number `no`, if that is given); a run with any other status is not deleted.
+        `farewell` says what is posted to others in the same transaction, and must do nothing else."""
 
     def collect(self, limit: int) -> Collected:
-        """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each."""
+        """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
+        run with a control message in its inbox stays until somebody has dealt with it."""
 
     def reset_times(self, ahead: int) -> int:
         """The clock was set back. Runs that wait for a time, and whose last event is further in the future than `ahead`,
@@ -495,9 +518,12 @@ class Store(Query, Protocol):
 
     # -- domain events
 
-    def emit(self, emission: Emission) -> bool:
+    def emit(self, emission: Emission, subscriptions: Sequence[Subscription] = ()) -> bool:
         """Record a domain event for all subscriptions there are, of all apps, as `commit` does with those of a change.
-        False if there is an event of that id already; then nothing happens."""
+        False if there is an event of that id already; then nothing happens.
+
+        The `subscriptions` that the emitter's code declares hold from now on if there are none such, unless a worker
+        knows the target: it has said what it listens to."""
 
     def arrivals(self, limit: int) -> list[Arrival]:
         """Domain events that subscriptions of this app have yet to get, oldest first."""
@@ -547,7 +573,7 @@ class Watch(Protocol):
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
-    """One try of a step, as an executor gets it."""
+    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that."""
 
     token: int
     run_no: int
@@ -569,11 +595,12 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     quiet: bool = False
     checkpoint: bytes | None = None
     streams_as: int = 0
+    company: int = 0
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it. `logs` is
-    what is to be kept of what it has logged, encoded."""
+    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
+    others. `logs` is what is to be kept of what it has logged, encoded."""
 
     attempt: Attempt
     started: int
@@ -582,6 +609,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     encoded_error: bytes | None = None
     cancelled: bool = False
     lost: bool = False
+    company: int = 0
     data: dict[str, Any] = {}
     emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None

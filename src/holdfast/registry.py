@@ -10,6 +10,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
 
+from holdfast.api.checks import check_name
 from holdfast.api.functions import (
     AsyncStep,
     AsyncWorkflow,
@@ -21,7 +22,6 @@ from holdfast.api.functions import (
     is_decorated,
 )
 from holdfast.api.options import (
-    check_name,
     step_options,
     workflow_options,
 )
@@ -49,6 +49,7 @@ from holdfast.errors import (
     UnknownNameError,
 )
 from holdfast.ports import ScheduleRow
+from holdfast.printing import show
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -312,7 +313,7 @@ class Registry(Owner, abc.ABC):
 
     def _subscribe(self, event: str, where: dict[str, Scalar], function: Any) -> None:
         if not is_decorated(function):
-            raise DefinitionError(f"@app.on({event!r}) goes above @app.workflow or @app.step, not on {function!r}")
+            raise DefinitionError(f"@app.on({event!r}) goes above @app.workflow or @app.step, not on {show(function)}")
         definition: StepDefinition | WorkflowDefinition = function._definition
         if function._app is not self:
             raise DefinitionError(
@@ -377,7 +378,7 @@ def _schedules(options: dict[str, Any]) -> list[Schedule]:
     given, tz = options.pop("schedule", None), options.pop("tz", None)
     if given is None:
         if tz is not None:
-            raise DefinitionError(f"tz={tz!r} is the time zone of a schedule; add schedule='...', or take it away")
+            raise DefinitionError(f"tz={show(tz)} is the time zone of a schedule; add schedule='...', or take it away")
         return []
     return to_schedules(given, tz)
 
@@ -395,7 +396,7 @@ def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:
     if isinstance(function, type):
         return _class_call(function, what)
     if not callable(function):
-        raise DefinitionError(f"{what}: {function!r} is not a function or a class")
+        raise DefinitionError(f"{what}: {show(function)} is not a function or a class")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise DefinitionError(
             f"{what} {function.__qualname__}: a generator can't be one; return a list, or stream items"
@@ -406,7 +407,7 @@ def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:
 
 def _check_generator(function: Any, what: str) -> None:
     if not (inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)):
-        name = getattr(function, "__qualname__", repr(function))
+        name = function.__qualname__ if inspect.isroutine(function) else show(function)
         raise DefinitionError(
             f"{what} {name}: give a generator function, which yields once, as `@contextlib.contextmanager` takes it (but "
             "without that decorator)"

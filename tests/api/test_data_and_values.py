@@ -197,7 +197,7 @@ def test_a_data_key_is_a_text(app: App, key: Any) -> None:
         wf.set_data(key, 1)
 
     with TestApp(app):
-        with pytest.raises(Exception, match=r"wf.set_data: the key is .*; give a text that isn't empty"):
+        with pytest.raises(Exception, match=r"wf.set_data: key=.*: give a text that is not empty"):
             by_step.start().result()
 
 

@@ -407,7 +407,7 @@ def test_text_that_no_encoding_knows_is_kept_as_far_as_it_can_be() -> None:
     )  # fmt: skip
     encoded = kept.encode(attempt, Codec())
     assert encoded is not None
-    assert json.loads(encoded)["lines"][0][3] == "half a ? pair"
+    assert json.loads(encoded)["lines"][0][3] == "half a \\ud800 pair"
 
 
 class Rot:

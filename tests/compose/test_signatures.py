@@ -167,7 +167,7 @@ def test_what_is_no_signature_is_refused_where_it_is_given() -> None:
         (lambda: add.s(1, 2).set(retries=3), "a step has no option 'retries' here; known: delay"),
         (lambda: ship.s(1).set(queue="a"), "a workflow has no option 'queue'"),
         (lambda: add.s(1, 2).apply_async(expires=3), "has no option 'expires'"),
-        (lambda: add.chunks([], 0), "give a size of 1 or more"),
+        (lambda: add.chunks([], 0), r"add.chunks\(\): size=0: give a number of 1 or more"),
         (lambda: add.map([1]).start(), "missing a required argument: 'y'"),
         (lambda: group(add.s(1, 2), add.s(1, "two")).start(), "y: expected int, got 'two'"),
         (lambda: (add.s(1, 2) | add.s("two")).start(), "y: expected int, got 'two'"),

@@ -239,7 +239,6 @@ def test_outside_a_run_steps_are_plain_functions() -> None:
     assert asyncio.run(main()) == (None, None)
 
 
-@pytest.mark.xfail(reason="the driver resumes with the task's context, not the one that the code was in", strict=True)
 def test_a_plain_call_in_a_context_of_its_own_comes_back_to_it() -> None:
     """`Context.run` is how libraries keep variables apart; a call that waits inside it must not leave it."""
 

@@ -104,7 +104,6 @@ def test_what_is_no_longer_wanted_when_it_would_begin_does_not(
         assert bench.result(bench.submit(step, 1, pool=pool)) == 2
 
 
-@pytest.mark.xfail(reason="an attempt that asks counts as begun, and begins once the answer is yes again", strict=True)
 def test_what_is_taken_back_while_it_asks_whether_it_is_wanted_does_not_begin(tmp_path: Path) -> None:
     """A worker that was frozen past its lease thaws: one thread asks the store, others wait for its answer. Meanwhile the
     engine lets go of all runs and begins again as a new worker, and the answer for that one is yes."""

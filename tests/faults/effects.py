@@ -454,6 +454,21 @@ async def raises(name: str) -> None:
     raise Suspended if name == "Suspended" else getattr(builtins, name)
 
 
+@app.step(timeout=None)
+async def slow_or_deadly(n: int, deadly: int) -> int:
+    effect("slow_or_deadly", n)
+    await asyncio.sleep(1)
+    if n == deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+
+@app.workflow
+async def wide(n: int, deadly: int) -> int:
+    found = await asyncio.gather(*(slow_or_deadly(i, deadly) for i in range(n)), return_exceptions=True)
+    return sum(isinstance(one, int) for one in found)
+
+
 @app.workflow
 async def killer(how: str) -> None:
     """Its own code takes the worker down, wherever it is executed."""

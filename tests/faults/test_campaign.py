@@ -10,8 +10,6 @@ import pytest
 from fire import WAYS, Plan, Verdict, run_campaign
 
 SEED = int(os.environ.get("HOLDFAST_SEED", "2026"))
-OPEN = {"repeated", "unsaid"}
-"""What is known to happen (xfail in test_executor_beginnings.py, test_streaming.py): to be emptied when it no longer does."""
 
 
 def check(plan: Plan, verdict: Verdict) -> None:
@@ -19,7 +17,7 @@ def check(plan: Plan, verdict: Verdict) -> None:
     faults = {name: lines for name, lines in verdict.faults().items() if lines}
     if faults:
         print(f"{plan}: {faults}")
-    assert not {name: lines[:10] for name, lines in faults.items() if name not in OPEN}, str(plan)
+    assert not {name: lines[:10] for name, lines in faults.items()}, str(plan)
 
 
 @pytest.mark.timeout(240)

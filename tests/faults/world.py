@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import effects
 
+from holdfast.api.handles import Which
 from holdfast.core import events as ev
 from holdfast.errors import StoreBusyError
 from holdfast.ports import WorkerRow
@@ -125,7 +126,7 @@ class World:
         (self.folder / f"gate-{name}").touch()
 
     def events(self, run_id: str) -> list[ev.AnyEvent]:
-        return self.app.client.events(run_id)
+        return self.app.client.events(Which(run_id))
 
     def until(self, condition: Callable[[], T], timeout: float = 20, what: str = "") -> T:
         """The first true answer of `condition`."""

@@ -14,6 +14,7 @@ from holdfast.core.canvases import NO_OPTIONS, CanvasNode, read
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.registry import find_app
 from holdfast.errors import ArgumentError, UnknownNameError
+from holdfast.printing import show
 
 
 def signature(data: Mapping[str, Any] | Canvas, *, app: Any = None) -> Canvas:
@@ -27,7 +28,7 @@ def signature(data: Mapping[str, Any] | Canvas, *, app: Any = None) -> Canvas:
         app = find_app(name) if isinstance(name, str) else None
         if app is None:
             raise UnknownNameError(
-                f"signature(): no app named {name!r} in this process; import the module that defines it, or give app=..."
+                f"signature(): no app named {show(name)} in this process; import the module that defines it, or give app=..."
             )
     given = {key: value for key, value in data.items() if key != "app"}
     try:

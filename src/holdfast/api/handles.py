@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from holdfast.api.checks import check_number
 from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
@@ -21,16 +22,24 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+class Which(NamedTuple):
+    """A run, as a handle knows it. An id may be given to another run once this one is deleted; `no`, the store's own
+    number, never is. None stands for whichever run has the id now."""
+
+    id: str
+    no: int | None = None
+
+
 class RunStream:
     """What a run streams, from an item on: `for item in run.stream()`, or `async for`. It ends with the run."""
 
-    def __init__(self, client: Client, run_id: str, after: int) -> None:
+    def __init__(self, client: Client, run: Which, after: int) -> None:
         self._client = client
-        self._run_id = run_id
+        self._run = run
         self._after = after
 
     def __iter__(self) -> Iterator[StreamedItem]:
-        return self._client.stream(self._run_id, self._after)
+        return self._client.stream(self._run, self._after)
 
     async def __aiter__(self) -> AsyncIterator[StreamedItem]:
         items = iter(self)
@@ -42,12 +51,13 @@ class RunStream:
 
 
 class Run(Generic[R]):
-    """A run from the outside: ask for its result, look at it, act on it."""
+    """A run from the outside: ask for its result, look at it, act on it. It stands for this very run: should that be
+    deleted and another one be started with its id, RunNotFoundError says so."""
 
-    def __init__(self, client: Client, run_id: str, row: RunRow | None = None) -> None:
+    def __init__(self, client: Client, run_id: str, no: int | None = None) -> None:
         self._client = client
         self.id = run_id
-        self._row = row
+        self._which = Which(run_id, no)
 
     @property
     def child_run_id(self) -> str:
@@ -72,7 +82,7 @@ class Run(Generic[R]):
         With `propagate=False` the exception is given, not raised; of a group that failed, the values and exceptions
         of its members, in place.
         """
-        return self._client.result(self.id, timeout, propagate=propagate)  # type: ignore[no-any-return]
+        return self._client.result(self._which, timeout, propagate=propagate)  # type: ignore[no-any-return]
 
     @property
     def workflow(self) -> str:
@@ -112,32 +122,33 @@ class Run(Generic[R]):
     @property
     def data(self) -> dict[str, Any]:
         """What the workflow has kept with `wf.set_data`."""
-        return self._client.data(self.id)
+        return self._client.data(self._which)
 
     @property
     def steps(self) -> RunSteps:
         """Its steps and children, in the order they became known: `run.steps[0]`, or by name, `run.steps["charge"]`."""
-        return self._client.steps(self.id)
+        return self._client.steps(self._which)
 
     def history(self) -> list[RunEvent]:
         """Everything that happened, in order."""
-        return self._client.history(self.id)
+        return self._client.history(self._which)
 
     def logs(self) -> list[StepLogs]:
         """What its steps have logged, attempt by attempt."""
-        return self._client.logs(self.id)
+        return self._client.logs(self._which)
 
     def status_history(self) -> list[StatusEntry]:
         """The statuses it went through, with times and the exceptions that caused them."""
-        return self._client.status_history(self.id)
+        return self._client.status_history(self._which)
 
     def stream(self, after: int = 0) -> RunStream:
         """What the run streams, after item number `after`, as it comes."""
-        return RunStream(self._client, self.id, after)
+        check_number("after", after)
+        return RunStream(self._client, self._which, after)
 
     def children(self) -> list[Run[Any]]:
         """The runs that it has started, oldest first."""
-        return self._client.children(self.id)
+        return self._client.children(self._which)
 
     @property
     def correlation(self) -> str:
@@ -146,27 +157,28 @@ class Run(Generic[R]):
 
     def trace(self) -> TraceNode:
         """The process that it belongs to, as a tree: runs, the domain events they emit, the runs those start."""
+        self._fetch()
         return self._client.trace(self.id)
 
     def send(self, name: str, payload: object = None, *, key: str | None = None) -> None:
         """Answer a hook. A payload that comes before the workflow asks is kept, in order."""
-        self._client.send(self.id, name, payload, key or "")
+        self._client.send(self._which, name, payload, key)
 
     def cancel(self, reason: str = "") -> None:
         """Raise CancelledError where the workflow waits; its clean-up may still run steps."""
-        self._client.control(self.id, "cancel", reason)
+        self._client.control(self._which, "cancel", reason)
 
     def pause(self, reason: str = "") -> None:
         """Let nothing new begin; what executes ends and is kept."""
-        self._client.pause(self.id, reason)
+        self._client.pause(self._which, reason)
 
     def resume(self) -> None:
         """Go on after `pause`, or after the reason for STUCK was mended."""
-        self._client.resume(self.id)
+        self._client.resume(self._which)
 
     def retry(self) -> None:
         """Try a failed or cancelled run again; what it had completed is kept."""
-        self._client.retry(self.id)
+        self._client.retry(self._which)
 
     def fork(
         self,
@@ -180,23 +192,25 @@ class Run(Generic[R]):
 
         Steps under way at that point run anew: `fork_reruns` names them.
         """
-        return self._client.fork(self.id, at, replace or {}, input, id)
+        return self._client.fork(self._which, at, replace, input, id)
 
     def fork_reruns(self, at: int) -> list[str]:
         """The steps and children that a fork at event `at` would execute anew."""
-        return self._client.fork_reruns(self.id, at)
+        return self._client.fork_reruns(self._which, at)
 
     def delete(self) -> None:
         """Forget a run that has ended or is held, with its history."""
-        self._client.delete(self.id)
+        self._client.delete(self._which)
 
     def _fetch(self) -> RunRow:
-        return self._client.row(self.id)
+        return self._client.row(self._which)
 
     # -- the async edge: the same methods, off the caller's loop
 
     async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
-        return await run_blocking(lambda given_up: self._client.result(self.id, timeout, given_up, propagate=propagate))
+        return await run_blocking(
+            lambda given_up: self._client.result(self._which, timeout, given_up, propagate=propagate)
+        )
 
     async def astatus(self) -> Status:
         return await asyncio.to_thread(lambda: self.status)

@@ -17,9 +17,9 @@ import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec import Raw
 
+from holdfast.api.checks import check_name, check_number, check_text, duration_of, one_of, to_epoch
 from holdfast.api.functions import is_decorated
 from holdfast.api.handles import Run
-from holdfast.api.options import check_name, duration_of, one_of, to_epoch
 from holdfast.api.owner import Owner
 from holdfast.blocking import twin
 from holdfast.codec import Codec
@@ -29,6 +29,7 @@ from holdfast.engine.ticks import advance, read_spec, retimed, start_ticks, tick
 from holdfast.engine.timetable import LIMIT, Missed, Overlap, Spec, local, next_tick, ticks_after, ticks_between
 from holdfast.errors import ArgumentError, DefinitionError, ScheduleError, ScheduleNotFoundError
 from holdfast.ports import ScheduleChange, ScheduleRow, Store, Topic
+from holdfast.printing import show
 
 P = ParamSpec("P")
 SHORTEST = SECOND // 10
@@ -60,7 +61,7 @@ def every(interval: Duration, *, offset: Duration | None = None, anchor: dt.date
     `every("15m", offset="5m")` five minutes after each; `anchor` names one of the ticks instead."""
     us = duration_of("every", interval)
     if us < SHORTEST:
-        raise DefinitionError(f"every({interval!r}): the shortest interval is 100ms")
+        raise DefinitionError(f"every({show(interval)}): the shortest interval is 100ms")
     if offset is not None and anchor is not None:
         raise DefinitionError("every(): offset= and anchor= both say when an interval begins; give one of them")
     begin = 0 if offset is None else duration_of("offset", offset)
@@ -125,7 +126,7 @@ def _to_schedule(given: Any, tz: str = "UTC") -> Schedule:
 
 def _expression(when: Any) -> str:
     if not isinstance(when, str):
-        raise DefinitionError(f"schedule={when!r}: {_FORMS}")
+        raise DefinitionError(f"schedule={show(when)}: {_FORMS}")
     text = " ".join(when.split())
     if text.startswith("@"):
         if text not in ALIASES:
@@ -150,10 +151,10 @@ def _check_zone(name: Any) -> None:
             return
     known = zoneinfo.available_timezones()
     if not known:
-        raise DefinitionError(f"tz={name!r}: this machine has no time zones; pip install tzdata")
-    near = difflib.get_close_matches(str(name), known, n=1)
+        raise DefinitionError(f"tz={show(name)}: this machine has no time zones; pip install tzdata")
+    near = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise DefinitionError(f"tz={name!r} is no time zone; give a name such as 'Europe/Berlin' or 'UTC'{hint}")
+    raise DefinitionError(f"tz={show(name)} is no time zone; give a name such as 'Europe/Berlin' or 'UTC'{hint}")
 
 
 def _check_ticks(spec: Spec, when: object) -> None:
@@ -206,6 +207,7 @@ class ScheduleInfo:
 
     def upcoming(self, count: int = 5) -> builtins.list[dt.datetime]:
         """The next ticks, from `next_at` on; none if it is paused."""
+        check_number("count", count)
         if self.next_at is None:
             return []
         ticks = ticks_after(self._spec, to_epoch(self.next_at) - 1)
@@ -275,7 +277,7 @@ class Schedules:
         elif isinstance(function, str):
             name, call = function, Raw(self._app.encode_by_name(function, args, kwargs))
         else:
-            raise DefinitionError(f"{function!r}: give a workflow or a step of app {self._app.name!r}, or its name")
+            raise DefinitionError(f"{show(function)}: give a workflow or a step of app {self._app.name!r}, or its name")
         chosen = _to_schedule(schedule)
         return ScheduleRow(name=chosen.name or name, workflow=name, spec=msgspec.json.encode(spec_of(chosen, call)))
 
@@ -294,6 +296,7 @@ class Schedules:
         return self._app.client.store
 
     def _find(self, name: str) -> ScheduleRow:
+        check_text("name", name)
         found = self._store.schedules(name)
         if not found:
             raise self._not_found(name)
@@ -308,6 +311,7 @@ class Schedules:
 
     def pause(self, name: str, reason: str = "") -> None:
         """Let it start nothing by itself until `resume`, also over a restart with new code."""
+        check_text("reason", reason, empty=True)
 
         def change(row: ScheduleRow, now: int) -> ScheduleChange:
             return ScheduleChange(row=msgspec.structs.replace(row, paused=True, reason=reason, next_at=None))
@@ -344,7 +348,7 @@ class Schedules:
 
         saved = self._change(name, change)
         assert saved is not None
-        return Run(client, saved.runs[0].id)
+        return Run(client, saved.runs[0].id, saved.runs[0].no)
 
     def backfill(self, name: str, start: dt.datetime, end: dt.datetime | None = None) -> builtins.list[str]:
         """Start a run for each tick from `start` to `end` (or now), both included, that has none; their ids. They run
@@ -400,6 +404,7 @@ class Schedules:
         self, name: str, change: Callable[[Any, int], ScheduleChange | None], must_exist: bool = True
     ) -> ScheduleChange | None:
         """Change a schedule as it is; read it again if somebody else was faster."""
+        check_text("name", name)
         client = self._app.client
         while True:
             found = client.store.schedules(name)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api.calls import StepFuture
+from holdfast.api.checks import check_arguments, check_number, duration_of, one_of
 from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import Run
 from holdfast.api.options import (
@@ -24,7 +25,6 @@ from holdfast.api.options import (
     StartOptions,
     check_call,
     check_input,
-    duration_of,
     start_options_of,
     step_options,
     wrong_call,
@@ -37,6 +37,7 @@ from holdfast.core.loop import running
 from holdfast.core.registry import find_app
 from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
+from holdfast.printing import printable, show
 
 C = TypeVar("C", bound="Canvas")
 
@@ -83,7 +84,7 @@ class Canvas(abc.ABC):
 
     def clone(self: C, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> C:
         """A copy, with `args` before its own, `kwargs` beside them, and options set."""
-        made = self._copy(tuple(args), dict(kwargs or {}))
+        made = self._copy(*check_arguments(args, kwargs))
         made._links = [callback.clone() for callback in self._links]
         made._errbacks = [errback.clone() for errback in self._errbacks]
         return made.set(**options) if options else made
@@ -145,9 +146,9 @@ class Canvas(abc.ABC):
         of_members = {name: options.pop(name) for name in self._of_members if name in options}
         if of_members:
             canvas.set(**of_members)
-        for callback in [link] if isinstance(link, Canvas) else link:
+        for callback in _callbacks(link, "link"):
             canvas.link(callback)
-        for errback in [link_error] if isinstance(link_error, Canvas) else link_error:
+        for errback in _callbacks(link_error, "link_error"):
             canvas.link_error(errback)
         return CanvasOptions(canvas, start_options_of(f"{self!r}.apply_async()", options)).start()
 
@@ -480,8 +481,7 @@ class chord(_Composition):
 
     def __init__(self, header: Any, body: Canvas | None = None, *, on_failure: OnFailure = "finish") -> None:
         super().__init__()
-        if on_failure not in ("finish", "cancel", "collect"):
-            raise ArgumentError(f"chord(on_failure={on_failure!r}): give 'finish', 'cancel' or 'collect'")
+        one_of("on_failure", on_failure, ("finish", "cancel", "collect"), ArgumentError)
         self.header = header if type(header) is group and header._is_plain else group(header)
         self.body = None if body is None else _member(body, "chord's body")
         self.on_failure = on_failure
@@ -533,7 +533,7 @@ class each(Canvas):
         super().__init__()
         self.step = step
         self.star = star
-        self.items = [tuple(item) for item in items] if star else list(items)
+        self.items = items_of(items, step.name, star)
 
     @property
     def app(self) -> Owner:
@@ -564,11 +564,20 @@ class each(Canvas):
         return CanvasNode(map=writer.write(self.step, None), items=items)
 
 
+def items_of(items: Any, name: str, star: bool) -> list[Any]:
+    if not isinstance(items, Iterable):
+        raise ArgumentError(f"the items of {name}: {in_short(items)}: give a list")
+    found = list(items)
+    for item in found if star else ():
+        if not isinstance(item, Iterable):
+            raise ArgumentError(f"the items of {name}: {in_short(item)}: each is a list of the arguments of one call")
+    return [tuple(item) for item in found] if star else found
+
+
 def chunks(step: Signature, items: Iterable[Any], size: int) -> group:
     """Items in chunks of `size`: the chunks at once, the items of a chunk one after the other."""
-    if type(size) is not int or size < 1:
-        raise ArgumentError(f"{step.name}.chunks(..., {size!r}): give a size of 1 or more")
-    items = list(items)
+    check_number(f"{step.name}.chunks(): size", size, 1)
+    items = items_of(items, step.name, star=True)
     made = group(each(step.clone(), items[i : i + size], star=True) for i in range(0, len(items), size))
     made._home = step.app
     return made
@@ -659,6 +668,10 @@ def _members(members: tuple[Any, ...], what: str) -> Iterator[Canvas]:
         yield _member(member, what)
 
 
+def _callbacks(given: Any, what: str) -> Iterable[Any]:
+    return given if isinstance(given, list | tuple) else [_member(given, what)]
+
+
 def _member(member: Any, what: str) -> Any:
     if isinstance(member, Canvas):
         return member
@@ -683,5 +696,8 @@ def _shorten(tasks: list[Canvas]) -> list[str]:
 
 
 def in_short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = printable(repr(value))
+    except BaseException:  # a repr of a user's own may raise anything
+        return show(value)
     return text if len(text) <= 60 else text[:57] + "…"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.api.options import to_epoch
+from holdfast.api.checks import to_epoch
 from holdfast.cli.arguments import value_of
 from holdfast.cli.failures import command
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say

@@ -10,12 +10,13 @@ import msgspec
 from holdfast.codec.chain import Chain, SignedPickle, Transform
 from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in, type_name
 from holdfast.codec.hints import CallHints, Conformer
-from holdfast.codec.paths import Misfit, explain, show
+from holdfast.codec.paths import Misfit, explain
 from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
 from holdfast.codec.untagged import error_facts, untagged
 from holdfast.codec.values import READERS, Tagger, mend_text, refusal
-from holdfast.errors import ArgumentError, DecodeError, EncodeError, PayloadTooLargeError
+from holdfast.errors import ArgumentError, DecodeError, EncodeError, PayloadTooLargeError, ValueCodecError
+from holdfast.printing import show
 
 Data = bytes | memoryview | msgspec.Raw
 
@@ -49,7 +50,9 @@ class Codec:
         """`value` as JSON. Raises EncodeError, which says what in it can't be recorded, and where."""
         try:
             return self._finish(self._tagger.tag(value), what)
-        except (Misfit, RecursionError) as exc:
+        except ValueCodecError:
+            raise
+        except Exception as exc:
             raise EncodeError(explain(exc, what)) from exc.__cause__
 
     def decode(self, data: Data, hint: Any = Any) -> Any:
@@ -103,8 +106,10 @@ class Codec:
             if kwargs:
                 call["kwargs"] = self._tagger.tag_dict(kwargs, 0)
             return self._finish(call, what)
-        except (Misfit, RecursionError) as exc:
-            if isinstance(exc, Misfit):
+        except ValueCodecError:
+            raise
+        except Exception as exc:
+            if isinstance(exc, Misfit) and exc.steps:
                 exc.steps[-1] = _argument(exc.steps[-1], signature)
             raise EncodeError(explain(exc, what, root="")) from exc.__cause__
 
@@ -198,6 +203,8 @@ class Codec:
 
     def _read(self, data: Data) -> tuple[Any, bool]:
         """The JSON in `data`, out of its envelope, and whether there may be tags in it."""
+        if not isinstance(data, bytes | bytearray | memoryview | msgspec.Raw):
+            raise Misfit(f"isn't what encode() gave, but {show(data)}")
         raw = data if type(data) is bytes else bytes(data)
         value = _parse(raw)
         if b'"$"' not in raw:

@@ -12,10 +12,10 @@ import types
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
-from holdfast.codec.paths import show
 from holdfast.codec.types import home_of
 from holdfast.codec.values import Tagger, refusal
 from holdfast.errors import StepError
+from holdfast.printing import show
 
 MAX_TEXT = 32_000
 MAX_CHAIN = 16
@@ -82,7 +82,7 @@ class ErrorWriter:
         state = {name: self._part(value) for name, value in _state(exc)}
         if state:
             data["state"] = state
-        notes = getattr(exc, "__notes__", None)
+        notes = vars(exc).get("__notes__")
         if isinstance(notes, list):
             data["notes"] = [note if isinstance(note, str) else show(note) for note in notes]
         return data
@@ -127,7 +127,7 @@ def _rebuild_link(data: dict[str, Any], text: str) -> BaseException:
 def _hang_on(exc: BaseException, data: dict[str, Any], text: str) -> BaseException:
     """The exception with all that hung on it."""
     if isinstance(data.get("notes"), list):
-        exc.__notes__ = data["notes"]
+        exc.__dict__["__notes__"] = data["notes"]
     if isinstance(data.get("context"), dict):
         exc.__context__ = _rebuild_link(data["context"], "")
     if isinstance(data.get("cause"), dict):

@@ -22,6 +22,7 @@ from holdfast.core.canvases import NO_OPTIONS, CanvasNode, canvas_of, read
 from holdfast.core.definitions import WorkflowDefinition, WorkflowOptions
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
+from holdfast.core.pending import Recorded
 from holdfast.durations import to_us
 from holdfast.errors import ChordError, GroupError, MemberError, in_words
 
@@ -34,13 +35,11 @@ LARGEST_COPY = 16 * 1024
 Done = Callable[[bytes | None, BaseException | None], None]
 
 
-async def run_canvas(input: Raw) -> Raw:
+async def run_canvas(input: Raw) -> Recorded:
     """The workflow that a canvas is, when it is started as a run of its own."""
     loop = running()
     assert loop is not None
-    canvas = canvas_of(input)
-    result: Raw = await begin(loop.execution, canvas, keyed=True, raw=True)
-    return result
+    return Recorded(await begin(loop.execution, canvas_of(input), keyed=True, raw=True))
 
 
 def begin(execution: Execution, canvas: bytes | Raw, *, keyed: bool = False, raw: bool = False) -> Future[Any]:

@@ -10,16 +10,19 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from holdfast.api.checks import check_name
 from holdfast.api.functions import AsyncWorkflow
-from holdfast.api.options import check_name, workflow_options
+from holdfast.api.options import workflow_options
 from holdfast.api.owner import Owner
 from holdfast.codec import digest
 from holdfast.compose.handlers import Handler, Scope, define, find, is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
+from holdfast.core.pending import Recorded
 from holdfast.core.plans import Plan, PlannedStep, read_plan
 from holdfast.core.source_lines import code_line
 from holdfast.errors import ArgumentError, DecodeError, DefinitionError, DuplicateNameError, UnknownNameError
+from holdfast.printing import show
 
 Context = dict[str, Any]
 
@@ -42,11 +45,12 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         """The workflow's code."""
         loop = running()
         if loop is None:
+            self._check_context(context)
             return await self._follow_directly(dict(context or {}))
         # A run that has its plan was checked when it began; what the code needs by now is not asked of it.
         shape = self._plan().to_json()
         plan = read_plan(loop.execution.plan(self.name, shape, check=lambda: self._check_context(context)))
-        return await self._carry_out(loop.execution, plan, context or {})
+        return Recorded(await self._carry_out(loop.execution, plan, context or {}))
 
     @abc.abstractmethod
     def _plan(self) -> Plan:
@@ -99,7 +103,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         if context is None:
             context = {}
         if not isinstance(context, dict) or not all(isinstance(key, str) for key in context):
-            raise ArgumentError(f"{self!r}: give the context as a dict with texts as keys, not {context!r:.200}")
+            raise ArgumentError(f"{self!r}: give the context as a dict with texts as keys, not {show(context)}")
         self._check_names(context)
 
     @abc.abstractmethod

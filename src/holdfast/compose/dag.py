@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_args, overload
 import msgspec
 from msgspec import Raw
 
+from holdfast.api.checks import check_name, check_text, one_of
 from holdfast.api.functions import Step, Workflow
 from holdfast.api.owner import Owner
 from holdfast.codec import digest
@@ -29,6 +30,7 @@ from holdfast.core.loop import Future
 from holdfast.core.plans import Plan, PlannedStep, RunIf, member_key
 from holdfast.errors import ArgumentError, DagFailed, DefinitionError, in_words
 from holdfast.ports import StepState
+from holdfast.printing import show
 
 WHOLES = 32
 """So many contexts are kept in one piece, for those who come next."""
@@ -88,12 +90,12 @@ class Dag(Composition):
         is workflow code: if it gives something false, the step is skipped. `run_if` says what has to have become of
         what it depends on. With `map_over` it is executed for each element of that value, its first parameter.
         """
-        if isinstance(depends_on, str):
-            raise DefinitionError(f"step {name!r}: depends_on={depends_on!r}: give a list of names")
-        if run_if not in get_args(RunIf):
-            raise DefinitionError(f"step {name!r}: run_if={run_if!r}: give one of {', '.join(get_args(RunIf))}")
+        check_name("step", name)
+        depends_on = _names(depends_on, name)
+        one_of(f"step {name!r}: run_if", run_if, get_args(RunIf))
+        check_text(f"step {name!r}: map_over", map_over, empty=True, kind=DefinitionError)
         if condition is not None and not _is_condition(condition):
-            raise DefinitionError(f"step {name!r}: condition={condition!r}: give a plain function of the context")
+            raise DefinitionError(f"step {name!r}: condition={show(condition)}: give a plain function of the context")
         added = self._add_handler(name, handler, options, "step")
         if map_over and not added.element:
             raise DefinitionError(
@@ -513,6 +515,15 @@ class _DagRun:
         if name not in self._decoded:
             self._decoded[name] = self._dag._decoded(self._progress.steps[name], self._results[name])
         return self._decoded[name]
+
+
+def _names(given: Any, step: str) -> tuple[str, ...]:
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise DefinitionError(f"step {step!r}: depends_on={show(given)}: give a list of names")
+    names = tuple(given)
+    for name in names:
+        check_name(f"step {step!r}: depends_on:", name)
+    return names
 
 
 def _is_condition(given: Any) -> bool:

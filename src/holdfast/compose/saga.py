@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast, overload
 from msgspec import Raw
 
 from holdfast.api.calls import Call, wait
+from holdfast.api.checks import check_text
 from holdfast.api.functions import CallOptions, Step, Workflow, child_options
 from holdfast.api.options import NO_OPTIONS, StartOptions
 from holdfast.api.owner import Owner
@@ -27,6 +28,7 @@ from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, wait_plainly
 from holdfast.core.plans import Plan, PlannedStep, undo_key
 from holdfast.errors import ArgumentError, SagaFailed, in_words
+from holdfast.printing import show
 
 R = TypeVar("R")
 Undo = Callable[[str, Any], Awaitable[Any]]
@@ -45,6 +47,7 @@ class saga:
     """
 
     def __init__(self, name: str = "") -> None:
+        check_text("saga: name", name, empty=True)
         self._title = f"saga {name!r}" if name else "saga"
         self._under_way: dict[asyncio.Future[Any], str] = {}
         self._done: list[tuple[str, Callable[[], Awaitable[Any]]]] = []
@@ -104,7 +107,7 @@ class saga:
         if not isinstance(function, Step | Workflow):
             given: object = action
             remedy = "await it in a workflow" if isinstance(given, Canvas) else "make it one with @app.step"
-            raise ArgumentError(f"s.step({action!r}): give a step or a workflow; {remedy}")
+            raise ArgumentError(f"s.step({show(action)}): give a step or a workflow; {remedy}")
         label = self._label(function.name)
         undo = None if compensate is None else _undo_with(compensate, f"s.step({function.name}, compensate=...)")
         execution = function._execution()
@@ -236,7 +239,7 @@ def _undo_with(compensate: Callable[..., Any], what: str) -> Undo:
     if isinstance(compensate, functools.partial):
         function, before, named = compensate.func, compensate.args, compensate.keywords
     if not isinstance(function, Step | Workflow):
-        raise ArgumentError(f"{what}: {compensate!r} is no step or workflow; make it one with @app.step")
+        raise ArgumentError(f"{what}: {show(compensate)} is no step or workflow; make it one with @app.step")
     signature = function._definition.signature
     try:
         signature.bind(*before, None, **named)

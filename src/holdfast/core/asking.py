@@ -35,6 +35,8 @@ class Asking:
 
     def __init__(self, run_id: str, program: Program, codec: Codec, greenlets: Greenlets) -> None:
         self.run_id = run_id
+        self.run_no = 0
+        """The store's number of this run, which no other run ever gets."""
         self.mark = ""
         """Tells this run from an earlier one of its id that was deleted or restarted. It is part of the ids that
         derive from the run's, so that it doesn't find the earlier one's children."""
@@ -337,7 +339,7 @@ class Asking:
         self._refuse_if_evicted()
         address = msgspec.json.encode(key) if key else b"{}"
         found = self._answer_to("h", name, address, "")
-        cmd = found.cmd
+        cmd, bound = found.cmd, True
         if found.recorded is None:
             self._append(
                 ev.HookOpened(
@@ -349,13 +351,15 @@ class Asking:
                     args=Raw(address),
                     expires=expires,
                     where=where,
+                    bound=True,
                 )
             )
             self.new_commands.append(co.OpenHook(cmd=cmd, name=name, key=key, where=where))
         elif isinstance(found.recorded.event, ev.HookOpened):  # others know it as it was when it was opened
-            key, where = found.recorded.event.key, found.recorded.event.where
+            opened = found.recorded.event
+            key, where, bound = opened.key, opened.where, opened.bound
         future: Future[Raw] = Future(self.loop, lambda: self._close_hook(cmd))
-        hook = PendingHook(cmd, name, key, future, expires, found.recorded is None, where)
+        hook = PendingHook(cmd, name, key, future, expires, found.recorded is None, where, bound)
         self.hooks[cmd] = hook
         # In order of arrival: what came before this history, what earlier attempts received, what came since.
         waiting = self._mailbox.get((name, key))

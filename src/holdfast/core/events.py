@@ -182,11 +182,13 @@ class ChildAwaited(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=Fal
 
 
 class HookOpened(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """With `where` it is answered by the first domain event of its name that has these values."""
+    """With `where` it is answered by the first domain event of its name that has these values. If it is `bound`, its
+    token tells the run's number; those of older versions don't, and have to be the same on replay."""
 
     key: str = ""
     expires: int | None = None
     where: dict[str, Scalar] | None = None
+    bound: bool = False
 
 
 class DataSet(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -241,7 +243,10 @@ class StepRetrying(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=F
 
 
 class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """The worker of this attempt went down with it. Losses are counted apart from retries."""
+    """The worker of this attempt went down with it, or its process with `company` others. Losses are counted apart from
+    retries."""
+
+    company: int = 0
 
 
 class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):

@@ -20,7 +20,7 @@ from holdfast.core.asking import Asking
 from holdfast.core.loop import Task, WorkflowLoop
 from holdfast.core.matching import Ledger
 from holdfast.core.memo import Memo
-from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep
+from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep, Recorded
 from holdfast.core.source_lines import task_lines
 from holdfast.errors import (
     ContinueAsNew,
@@ -30,6 +30,7 @@ from holdfast.errors import (
     NondeterminismError,
     RunCancelledError,
     Suspended,
+    TransformError,
     WorkflowBlocked,
     WorkflowTimeoutError,
 )
@@ -403,7 +404,7 @@ class Execution(Asking):
         error = main.exception()
         if isinstance(error, ContinueAsNew):
             self._continue(error, now)
-        elif isinstance(error, Suspended):
+        elif error is not None and ((isinstance(error, Suspended) and self.loop.closed) or _may_pass(error)):
             raise error
         elif error is None and self.unawaited:
             lines = ", ".join(f"{what} at {place}" for what, place in self.unawaited.values())
@@ -411,9 +412,13 @@ class Execution(Asking):
         elif error is None:
             result = main.result()
             try:
-                if type(result) is not Raw:
+                if type(result) is Recorded:
+                    result = result.data
+                else:
                     result = Raw(self.codec.encode(result, f"the result of workflow {self.program.name!r}"))
             except Exception as unfit:
+                if _may_pass(unfit):
+                    raise
                 self._end_with(unfit, now)
                 return
             self._close_outstanding(now)
@@ -462,6 +467,8 @@ class Execution(Asking):
         try:
             call = Raw(self.codec.encode_call(request.call_args, request.call_kwargs))
         except Exception as unfit:
+            if _may_pass(unfit):
+                raise
             self._end_with(unfit, now)
             return
         self._close_outstanding(now)
@@ -476,3 +483,9 @@ class Execution(Asking):
                 hooks=tuple(msgspec.structs.replace(received, seq=0) for received in unread),
             )
         )  # fmt: skip
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether a value could not be written or read here for now, which is no failure of the workflow. One that a step or
+    a child has failed with is."""
+    return isinstance(error, TransformError) and "__holdfast_traceback__" not in vars(error)

@@ -12,11 +12,14 @@ from holdfast.core import events as ev
 from holdfast.core.definitions import StepOptions
 from holdfast.engine.owned import OwnedRun
 from holdfast.engine.records import emitted_by
-from holdfast.errors import UnknownNameError, ValueCodecError, WorkerLostError
+from holdfast.errors import TransformError, UnknownNameError, ValueCodecError, WorkerLostError
 from holdfast.ports import Outcome
 
 SPARED = 10
 """So many lost workers of a step in a process of its own count as one that it took down."""
+
+COMPANIES = (1_000, 15, 0)
+"""How many others a suspect may share its process with, the first time, the second, and from then on."""
 
 AGAIN = 500_000
 """Microseconds until an attempt that was not allowed to begin is handed over once more."""
@@ -39,6 +42,10 @@ class RunWithSteps(OwnedRun, abc.ABC):
     def is_suspect(self, command: co.ScheduleStep) -> bool:
         """Whether the step may be what took a worker down: then it says so before it starts, and runs by itself."""
         return self.cautious or command.losses > 0
+
+    def company(self, command: co.ScheduleStep) -> int:
+        """How many others may share a suspect's process: all, until that has died; then few, then none."""
+        return self._company.get(command.cmd, COMPANIES[0])
 
     def _schedule(self, command: co.ScheduleStep, now: int) -> None:
         under_way = self.inflight.get(command.cmd)
@@ -99,11 +106,11 @@ class RunWithSteps(OwnedRun, abc.ABC):
         if attempt is not None:
             self.to_cancel.append(attempt)
 
-    def _count_loss(self, command: co.ScheduleStep, now: int, started: int) -> None:
+    def _count_loss(self, command: co.ScheduleStep, now: int, started: int, company: int = 0) -> None:
         self._note(
             ev.StepLost(
                 ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes,
+                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, company=company,
             )
         )  # fmt: skip
         problem = self._why_not_again(command)
@@ -170,7 +177,10 @@ class RunWithSteps(OwnedRun, abc.ABC):
                 self._change.dropped_attributes.append((kind, command.cmd))
         command.attempt = outcome.attempt.number
         if outcome.lost:
-            self._count_loss(command, now, outcome.started)
+            if outcome.company:
+                self._company[cmd] = next(few for few in COMPANIES if few < outcome.company)
+                self._spared[cmd] = self._spared.get(cmd, 0) + 1
+            self._count_loss(command, now, outcome.started, outcome.company)
         elif outcome.error is not None:
             encoded = Raw(outcome.encoded_error or b"null")
             self._take_failure(command, now, outcome.started, outcome.error, encoded, outcome.retry_after)
@@ -201,7 +211,7 @@ class RunWithSteps(OwnedRun, abc.ABC):
         retry_after: int | None,
     ) -> None:
         delay = None
-        if not isinstance(error, ValueCodecError):
+        if not isinstance(error, ValueCodecError) or isinstance(error, TransformError):
             delay = self.step_options(command).retry_delay(error, command.attempt, self.clock.random())
         if delay is not None and retry_after is not None:
             delay = retry_after

@@ -114,7 +114,13 @@ def news_of(row: RunRow, options: RunOptions, event: ev.Event, codec: Codec) -> 
     """What others may want to know of an event. What such an event has set in motion is no news itself, else a
     handler that fails would be handled for ever."""
     name = _NAMES.get(type(event))
-    return [] if name is None or options.quiet else [_happening(name, row, event, codec)]
+    if name is None or options.quiet:
+        return []
+    try:
+        return [_happening(name, row, event, codec)]
+    except ValueCodecError as error:  # a transform that fails for a while must not keep a run from being set aside
+        logger.error("event %s of run %s is not emitted: %s", name, row.id, error)
+        return []
 
 
 # -- delivering

@@ -31,7 +31,7 @@ from holdfast.engine.live import LiveRun
 from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.owned import Identity, Probe, read_options
 from holdfast.engine.probation import Probation
-from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message
+from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message, stream_message
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Claims, Inbox
 from holdfast.engine.ticks import Ticks
@@ -292,12 +292,19 @@ class Engine:
         attempt = report.attempt
         live = self.runs.get(attempt.run_no)
         if live is None or live.inflight.get(attempt.cmd) is not attempt:
+            if report.kind == "stream" and attempt in self.inflight:  # its run was let go meanwhile
+                self._try("keeping what a step says", lambda: self._post_item(report))
             return
         if report.kind == "stream":
             live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), report.value)
         else:
             live.report(report.kind, attempt.cmd, report.value)
         self._make_ready(live)
+
+    def _post_item(self, report: Report) -> None:
+        self.store.post(stream_message(report.attempt, self.store.now(), report.value))
+        self._look_at(Topic.INBOX)
+        self._ring(Topic.INBOX)
 
     # -- what is due
 
@@ -660,6 +667,7 @@ class Engine:
             idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
             pool="process" if self.me.isolates and live.is_suspect(command) else options.pool,
+            company=live.company(command) if options.pool != "process" else 0,
             data=command.data, checkpoint=self._checkpoint(live, command),
         )  # fmt: skip
         live.inflight[command.cmd] = attempt

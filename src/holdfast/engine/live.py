@@ -33,6 +33,7 @@ from holdfast.engine.records import (
     HookLetter,
     OutcomeLetter,
     RunOptions,
+    StreamLetter,
     ask_child,
     child_message,
     control,
@@ -251,6 +252,7 @@ class LiveRun(RunWithSteps):
         self.execution.parent_id = self.row.parent_id
         self.execution.root_id = self.row.root_id or self.row.id
         self.execution.secret = self.me.secret
+        self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
         passed = 0 if self.is_new and not self._has_begun() else self._last_committed
@@ -364,7 +366,9 @@ class LiveRun(RunWithSteps):
                 self._announced[event.cmd] = event.worker
             elif isinstance(event, ev.StepStarted):
                 self._announced.pop(event.cmd, None)
-            elif isinstance(event, ev.StepLost) and self._announced.get(event.cmd, event.worker) != event.worker:
+            elif isinstance(event, ev.StepLost) and (
+                event.company or self._announced.get(event.cmd, event.worker) != event.worker
+            ):
                 self._spared[event.cmd] = self._spared.get(event.cmd, 0) + 1
         for cmd, command in suspects.items():
             self._unrecorded[cmd] = int(self.row.losses > command.losses + int(command.started))
@@ -477,11 +481,11 @@ class LiveRun(RunWithSteps):
         elif isinstance(command, co.StartChild):
             change.children.append(self._child(command, now))
             if command.again:
-                change.messages.append(ask_child(command.child_id, "retry", self.row.id, command.cmd))
+                change.messages.append(ask_child(self.codec, command.child_id, "retry", self.row.id, command.cmd))
         elif isinstance(command, co.WatchChild):
-            change.messages.append(ask_child(command.child_id, "watch", self.row.id, command.cmd))
+            change.messages.append(ask_child(self.codec, command.child_id, "watch", self.row.id, command.cmd))
         elif isinstance(command, co.CancelChild):
-            change.messages.append(control(command.child_id, "cancel", command.reason))
+            change.messages.append(control(command.child_id, "cancel", command.reason, child_of=self.row.id))
         elif isinstance(command, co.OpenHook | co.CloseHook):
             if command.where is not None:
                 opened = isinstance(command, co.OpenHook)
@@ -557,6 +561,9 @@ class LiveRun(RunWithSteps):
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):
             self._open_outcome_letter(body, now)
+        elif isinstance(body, StreamLetter):
+            if body.run_no == self.row.no:
+                self.stream(body.cmd, body.attempt, body.ts, bytes(body.item))
         elif letter.kind == "cancel":
             self._cancel = letter
             if self.execution.cancelling is None:

@@ -98,6 +98,7 @@ class OwnedRun:
         self._announced_here: dict[str, co.ScheduleStep] = {}
         self._outcomes_at_hand: set[str] = set()
         self._spared: dict[str, int] = {}
+        self._company: dict[str, int] = {}
         self._orders: list[int] = []
         self._cancel: Letter | None = None  # was read, and is not committed yet
         self._timeout: int | None = None

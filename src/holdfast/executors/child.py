@@ -15,6 +15,8 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,6 +35,9 @@ from holdfast.executors.surroundings import Surroundings
 from holdfast.logs import install, set_levels
 from holdfast.logs import to_frame as record_to_frame
 from holdfast.ports import Attempt, Outcome
+
+THREADS = 16
+"""For plain steps that share this process."""
 
 
 def load(frame: dict[str, Any]) -> Definitions:
@@ -61,8 +66,18 @@ def _import_script(file: str) -> None:
     spec.loader.exec_module(module)
 
 
+class Running:
+    """An async step under way."""
+
+    def __init__(self, future: Future[Outcome]) -> None:
+        self.future = future
+
+    def __call__(self) -> Outcome:
+        return self.future.result()
+
+
 class Executing:
-    """Executes the attempts that arrive, one at a time, for as long as the process lives."""
+    """Executes the attempts that arrive, for as long as the process lives."""
 
     def __init__(self, app: Definitions, sources: str) -> None:
         self._app = app
@@ -71,18 +86,40 @@ class Executing:
         self._runner = Runner(app.codec, self._surroundings)
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def execute(self, context: StepContext) -> Outcome:
+    def execute(self, context: RemoteContext) -> None:
+        """Execute an attempt, and finish it."""
+        begun = self._begin(context)
+        context.finish(begun if isinstance(begun, Outcome) else begun())
+
+    def execute_all(self, contexts: list[RemoteContext]) -> None:
+        """The same for several at a time."""
+        with ThreadPoolExecutor(THREADS) as threads:
+            waiting: list[Future[Outcome]] = []
+            for context in contexts:
+                begun = self._begin(context)
+                if isinstance(begun, Outcome):
+                    context.finish(begun)
+                elif isinstance(begun, Running):
+                    begun.future.add_done_callback(context.finish_with)
+                    waiting.append(begun.future)
+                else:
+                    future = threads.submit(begun)
+                    future.add_done_callback(context.finish_with)
+                    waiting.append(future)
+            wait(waiting)
+
+    def _begin(self, context: StepContext) -> Outcome | Callable[[], Outcome]:
+        """An async step runs from now on; a plain one when what is given is called."""
         try:
             definition = _find(self._app, context.attempt.step, self._sources)
         except UnknownNameError as error:
             return self._runner.failed(context, error)
         if not definition.is_async:
-            return contextvars.Context().run(self._runner.run, definition, context)
+            return lambda: contextvars.Context().run(self._runner.run, definition, context)
         if self._loop is None:
             self._loop = self._start_loop()
-        attempt = self._runner.arun(definition, context)
         # Its task gets the context of this thread, where there is no step.
-        return asyncio.run_coroutine_threadsafe(attempt, self._loop).result()
+        return Running(asyncio.run_coroutine_threadsafe(self._runner.arun(definition, context), self._loop))
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         """On a thread: async resources live on between the attempts too."""
@@ -135,7 +172,7 @@ class Channel:
                 "the step itself"
             )
         with self.lock:
-            self.send({"heard": kind, "value": value})
+            self.send({"heard": kind, "value": value, "token": attempt.token})
 
 
 class RemoteContext(StepContext):
@@ -152,7 +189,7 @@ class RemoteContext(StepContext):
     def hear(self, record: logging.LogRecord) -> bool:
         if not self._channel.is_here():
             return False
-        frame = {"heard": "log", "value": record_to_frame(record)}
+        frame = {"heard": "log", "value": record_to_frame(record), "token": self.attempt.token}
         with self._channel.lock:
             if self._is_over:  # a thread that the step has left behind; the engine hears the next one's
                 return False
@@ -162,11 +199,19 @@ class RemoteContext(StepContext):
     def sign_of_life(self) -> None:
         self.report("alive", None)
 
+    def finish_with(self, outcome: Future[Outcome]) -> None:
+        self.finish(outcome.result())
+
     def finish(self, outcome: Outcome) -> None:
-        frame = outcome_to_frame(outcome)
+        frame = {**outcome_to_frame(outcome), "token": self.attempt.token}
         with self._channel.lock:
             self._is_over = True
             self._channel.send(frame)
+
+
+def _context(frame: dict[str, Any], app: Definitions, channel: Channel) -> RemoteContext:
+    frame["data"] = {key: Raw(value) for key, value in frame["data"].items()}
+    return RemoteContext(Attempt(**frame), app.codec, channel)
 
 
 def end_with_all() -> NoReturn:
@@ -213,9 +258,10 @@ def main() -> None:
     channel.send({"ready": True})
     executing = Executing(app, _sources(setup))
     while (frame := receive(channel.pipe)) is not None and frame != GOODBYE:
-        frame["data"] = {key: Raw(value) for key, value in frame["data"].items()}
-        context = RemoteContext(Attempt(**frame), app.codec, channel)
-        context.finish(executing.execute(context))
+        if "group" in frame:
+            executing.execute_all([_context(each, app, channel) for each in frame["group"]])
+        else:
+            executing.execute(_context(frame, app, channel))
     executing.close()
 
 

@@ -65,7 +65,7 @@ class LocalExecutor(Executor):
         self._loops = Loops(tasks, self._on_loop, self.alarms, self._surroundings)
         self._threads: Threads[Execution] = Threads(threads, "step", self._on_thread)
         self._processes = ProcessPool(child_command)
-        self._process_threads: Threads[Execution] = Threads(processes, "process", self._in_process)
+        self._process_threads: Threads[list[Execution]] = Threads(processes, "process", self._in_process)
 
     def start(
         self, on_outcome: Callable[[Outcome], None], on_report: Report, may_begin: Callable[[], bool] = lambda: True
@@ -79,13 +79,17 @@ class LocalExecutor(Executor):
         return (execution.started or None) if execution is not None else None
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
-        on_loop, on_threads, in_processes = [], [], []
+        on_loop, on_threads = [], []
+        in_processes: list[list[Execution]] = []
+        together: dict[int, list[Execution]] = {}
         for attempt in attempts:
             definition = self._find(attempt.step)
             execution = Execution(self, attempt, definition)
             self.executing[attempt.token] = self.waiting[attempt.token] = execution
-            if attempt.pool == "process":
-                in_processes.append(execution)
+            if attempt.pool == "process" and attempt.company:
+                together.setdefault(attempt.company, []).append(execution)
+            elif attempt.pool == "process":
+                in_processes.append([execution])
             elif definition.is_async:
                 on_loop.append(execution)
             else:
@@ -94,6 +98,8 @@ class LocalExecutor(Executor):
             self._loops.submit(on_loop)
         if on_threads:
             self._threads.submit(on_threads)
+        for company, group in together.items():
+            in_processes += [group[at : at + company + 1] for at in range(0, len(group), company + 1)]
         if in_processes:
             self._process_threads.submit(in_processes)
 
@@ -139,7 +145,53 @@ class LocalExecutor(Executor):
         if execution.begin():
             execution.settle(contextvars.Context().run(self.runner.run, execution.definition, execution))
 
-    def _in_process(self, execution: Execution) -> None:
+    def _in_process(self, group: list[Execution]) -> None:
+        if len(group) > 1:
+            self._together(group)
+        else:
+            self._alone(group[0])
+
+    def _together(self, group: list[Execution]) -> None:
+        """Suspects share a process: if it dies, one of them has killed it, and the worker lives."""
+        group = [execution for execution in group if execution.is_waiting()]
+        try:
+            process = self._processes.take()
+        except Exception as error:
+            for execution in group:
+                self._no_process(execution, error)
+            return
+
+        def kill_if_empty() -> None:
+            if self.executing.keys().isdisjoint(begun):
+                process.kill()
+
+        begun: dict[int, Execution] = {}
+        for execution in group:
+            execution.kill = kill_if_empty
+            if execution.begin():
+                begun[execution.attempt.token] = execution
+        replied = process.execute_all(
+            [execution.attempt for execution in begun.values()],
+            lambda token, kind, value: begun[token].heard(kind, value),
+            lambda token, frame: begun[token].settle(self._read_reply(begun[token], frame)),
+        )
+        for execution in begun.values():
+            execution.kill = None
+        self._processes.give_back(process, is_usable=replied == len(begun))
+        for execution in begun.values():
+            lost = Outcome(
+                attempt=execution.attempt, started=execution.started, lost=True, company=len(begun) - 1,
+                logs=execution.kept_logs(),
+            )  # fmt: skip
+            execution.settle(lost)
+
+    def _read_reply(self, execution: Execution, frame: dict[str, Any]) -> Outcome:
+        try:
+            return from_frame(execution, frame)
+        except BaseException as error:  # what came from there can't be used
+            return self.runner.failed(execution, error)
+
+    def _alone(self, execution: Execution) -> None:
         if not execution.is_waiting():
             return
         try:
@@ -209,9 +261,11 @@ class Execution(LoggedContext):
     def begin(self) -> bool:
         """Right before the code is called. False if it is not to be: it was taken back, or is no longer wanted."""
         executor, attempt = self._executor, self.attempt
+        # Asked while it can still be taken back: the answer may take a while, and be about another worker by then.
+        wanted = executor.may_begin()
         if executor.waiting.pop(attempt.token, None) is None:
             return False
-        if not executor.may_begin():
+        if not wanted:
             self.settle(cancelled(self))
             return False
         self.started = executor.clock.now()

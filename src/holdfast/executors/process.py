@@ -1,4 +1,4 @@
-"""Processes beside the engine that execute one attempt at a time, and can be killed with all that they have started.
+"""Processes beside the engine that execute attempts, and can be killed with all that they have started.
 
 Frames of msgpack over a socket pair, each with its length before it. The parent's side is here, the child's in
 `child.py`.
@@ -53,6 +53,13 @@ def _exactly(pipe: socket.socket, count: int) -> bytes | None:
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
+
+
+def _to_frame(attempt: Attempt) -> dict[str, Any]:
+    frame = msgspec.structs.asdict(attempt)
+    frame["args"] = bytes(frame["args"])
+    frame["data"] = {key: bytes(value) for key, value in attempt.data.items()}
+    return frame
 
 
 class ProcessPool:
@@ -175,11 +182,8 @@ class Process:
 
     def execute(self, attempt: Attempt, heard: Callable[[str, Any], None]) -> dict[str, Any] | None:
         """The reply to an attempt; None if the process died first."""
-        frame = msgspec.structs.asdict(attempt)
-        frame["args"] = bytes(frame["args"])
-        frame["data"] = {key: bytes(value) for key, value in attempt.data.items()}
         try:
-            send(self._pipe, frame)
+            send(self._pipe, _to_frame(attempt))
         except OSError:
             return None
         while (reply := receive(self._pipe)) is not None:
@@ -187,6 +191,26 @@ class Process:
                 return reply
             heard(reply["heard"], reply["value"])
         return None
+
+    def execute_all(
+        self,
+        attempts: list[Attempt],
+        heard: Callable[[int, str, Any], None],
+        replied: Callable[[int, dict[str, Any]], object],
+    ) -> int:
+        """Execute attempts at the same time; how many were replied to before it died, if it did."""
+        count = 0
+        try:
+            send(self._pipe, {"group": [_to_frame(attempt) for attempt in attempts]})
+        except OSError:
+            return 0
+        while count < len(attempts) and (reply := receive(self._pipe)) is not None:
+            if "heard" in reply:
+                heard(reply["token"], reply["heard"], reply["value"])
+            else:
+                count += 1
+                replied(reply["token"], reply)
+        return count
 
     def say_goodbye(self) -> None:
         """Let it close what its steps have shared."""

@@ -38,12 +38,14 @@ class EventTables(SqlQuery):
     def _insert_run(self, db: Any, run: NewRun) -> int | None: ...
 
     @abc.abstractmethod
-    def _insert_message(self, db: Any, message: Message) -> None: ...
+    def _insert_message(self, db: Any, message: Message) -> bool: ...
 
     # -- emitting
 
-    def emit(self, emission: Emission) -> bool:
+    def emit(self, emission: Emission, subscriptions: Sequence[Subscription] = ()) -> bool:
         with self.write("emit") as db:
+            for subscription in subscriptions:
+                self._subscribe(db, subscription, None, "subscribe_for_now")
             return self._emit(db, emission)
 
     def _emit(self, db: Any, emission: Emission) -> bool:
@@ -84,9 +86,9 @@ class EventTables(SqlQuery):
 
     # -- listening
 
-    def _subscribe(self, db: Any, subscription: Subscription, run: int | None) -> None:
+    def _subscribe(self, db: Any, subscription: Subscription, run: int | None, how: str = "subscribe") -> None:
         db.execute(
-            self._q["subscribe"],
+            self._q[how],
             {
                 "app": self.app, "event": subscription.event, "target": subscription.target, "run": run,
                 "cmd": subscription.cmd, "path": subscription.path, "lookup": subscription.lookup,

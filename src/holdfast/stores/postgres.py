@@ -45,7 +45,7 @@ from holdfast.ports import (
 )
 from holdfast.stores.arrays import adapt
 from holdfast.stores.postgres_life import LifeLock, ServerClock
-from holdfast.stores.postgres_sql import POSTGRES, children_of, commit_of, creation_of, messages_of
+from holdfast.stores.postgres_sql import POSTGRES, children_of, commit_of, creation_of, goes_alone, messages_of
 from holdfast.stores.shared import SqlStore
 
 POOL = 10
@@ -235,18 +235,11 @@ class PostgresStore(SqlStore):
         while True:
             failpoints.hit("create.before_commit")
             with self._errors(), self._borrow() as connection:
-                is_new = connection.execute(*creation_of(self.app, run)).fetchone()[0]  # type: ignore[index]
+                run.no = connection.execute(*creation_of(self.app, run)).fetchone()[0]  # type: ignore[index]
             failpoints.hit("create.after_commit")
-            taken = None if is_new else self.get(run.id)
-            if is_new or taken is not None:
+            taken = None if run.no is not None else self.get(run.id)
+            if run.no is not None or taken is not None:
                 return taken
-
-    def post(self, message: Message) -> str | None:
-        failpoints.hit("post.before_commit")
-        with self.read() as db:
-            found = db.execute(self._q["post_one"], self._message(message)).fetchone()
-        failpoints.hit("post.after_commit")
-        return found[0] if found else None
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         batch = commit_of(self.app, worker_id, changes, self.now())
@@ -257,7 +250,8 @@ class PostgresStore(SqlStore):
                 raise Fenced(worker_id)
             return bool(counts.get("news"))
 
-        if not claim and not any(change.children or change.signals or change.streamed for change in changes):
+        alone = [message for change in changes for message in change.messages if goes_alone(message)]
+        if not (claim or alone or any(change.children or change.signals or change.streamed for change in changes)):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -267,6 +261,8 @@ class PostgresStore(SqlStore):
             emitted = write(db)
             if any(change.children for change in changes):
                 self._add_children(db, changes)
+            for message in alone:
+                self._insert_message(db, message)
             for change in changes:
                 self._signal(db, change)
                 self._stream(db, change)
@@ -283,12 +279,13 @@ class PostgresStore(SqlStore):
             for run in change.children:
                 no = fresh.pop(run.id, None)
                 if no is not None:
+                    run.no = no
                     self._insert_records(db, [(no, run.records)])
                     for attribute in run.attributes:
                         self._set_attribute(db, no, *attribute)
                 elif run.if_taken is not None:
                     messages.append(run.if_taken)
-            messages += change.messages
+            messages += [message for message in change.messages if not goes_alone(message)]
         if messages:
             db.execute(*messages_of(self.app, messages, self.now()))
 

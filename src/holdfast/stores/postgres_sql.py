@@ -127,9 +127,15 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> 
         batch.add("history_", f"{sql}, fence RETURNING 1", parameters)
     if not any(change.children for change in changes):
         statuses = [(change.no, str(change.columns["status"])) for change in changes if "status" in change.columns]
-        _messages(batch, [message for change in changes for message in change.messages], statuses)
+        together = [message for change in changes for message in change.messages if not goes_alone(message)]
+        _messages(batch, together, statuses)
     _news(batch, [emission for change in changes for emission in change.news])
     return batch
+
+
+def goes_alone(message: Message) -> bool:
+    """Whether what is done depends on which run has the id: such messages are few, and not written with the others."""
+    return message.once or message.run_no is not None or message.child_of is not None or message.if_gone is not None
 
 
 def messages_of(app: str, messages: Sequence[Message], now: int) -> Statement:
@@ -172,7 +178,7 @@ def creation_of(app: str, run: NewRun) -> Statement:
         )
         sql = f"INSERT INTO attributes (run, key, value, body) SELECT new.no, v.* FROM new, {source} RETURNING 1"
         batch.add("given", sql, parameters)
-    return batch.sql, batch.parameters
+    return batch.sql.replace("(SELECT count(*) FROM new)", "(SELECT max(no) FROM new)"), batch.parameters
 
 
 def _messages(batch: Batch, messages: Sequence[Message], statuses: Sequence[Row] = ()) -> None:

@@ -23,9 +23,11 @@ from holdfast.ports import (
     Collected,
     Committed,
     Emission,
+    Farewell,
     Letter,
     Message,
     NewRun,
+    Posted,
     Record,
     RunRow,
     ScheduleChange,
@@ -264,7 +266,7 @@ class SqlStore(EventTables):
         ).fetchone()  # fmt: skip
         if found is None:
             return None
-        no = int(found[0])
+        no = run.no = int(found[0])
         self._insert_records(db, [(no, run.records)])
         for key, value, body in run.attributes:
             self._set_attribute(db, no, key, value, body)
@@ -345,29 +347,49 @@ class SqlStore(EventTables):
         with self.read() as db:
             return [Letter(*row) for row in db.execute(self._q["letters_of_worker"], {"worker": worker_id})]
 
-    def post(self, message: Message) -> str | None:
+    def post(self, message: Message) -> Posted:
         with self.write("post") as db:
-            self._insert_message(db, message)
-            found = db.execute(self._q["run_status"], {"app": self.app, "id": message.run_id}).fetchone()
-            return found[0] if found else None
+            kept = self._insert_message(db, message)
+            row = self._addressed(db, message)
+            return Posted(row[1] if row is not None else None, kept)
 
-    def _insert_message(self, db: Any, message: Message) -> None:
-        db.execute(self._q["post"], self._message(message))
+    def _insert_message(self, db: Any, message: Message) -> bool:
+        """Whether it was put into the inbox."""
+        kept = db.execute(self._q["post"], self._message(message)).fetchone()
+        if kept is not None and message.once:
+            number, run = kept
+            if not db.execute(self._q["take_once"], {"run": run, "value": message.dedupe}).rowcount:
+                db.execute(self._q["consume"], {"ids": self.dialect.array([number])})
+                return False
+        if kept is None and message.if_gone is not None and self._addressed(db, message) is None:
+            self._insert_message(db, message.if_gone)
+        return kept is not None
+
+    def _addressed(self, db: Any, message: Message) -> Any:
+        """The number and status of the run that a message is for."""
+        parameters = {
+            "app": self.app, "run_id": message.run_id, "run_no": message.run_no, "child_of": message.child_of
+        }  # fmt: skip
+        return db.execute(self._q["addressed"], parameters).fetchone()
 
     def _message(self, message: Message) -> dict[str, Any]:
         return {
             "kind": message.kind, "control": int(message.control), "dedupe": message.dedupe, "body": message.body,
             "now": self.now(), "app": self.app, "run_id": message.run_id, "late": int(message.late),
+            "run_no": message.run_no, "child_of": message.child_of,
         }  # fmt: skip
 
-    def delete(self, run_id: str) -> str | None:
+    def delete(self, run_id: str, no: int | None = None, farewell: Farewell | None = None) -> str | None:
         with self.write("delete") as db:
             found = db.execute(self._q["lock_run"], {"app": self.app, "id": run_id}).fetchone()
-            if found is None:
+            row = None if found is None else self._row(found)
+            if row is None or no not in (None, row.no):
                 return None
-            row = self._row(found)
             if row.owner is None and row.status in (*FINAL, Status.PAUSED, Status.STUCK):
+                letters = db.execute(self._q["letters_of_runs"], {"nos": self.dialect.array([row.no])}).fetchall()
                 self._delete(db, row.no)
+                for message in farewell(row, [Letter(*letter) for letter in letters]) if farewell is not None else ():
+                    self._insert_message(db, message)
             return row.status
 
     def collect(self, limit: int) -> Collected:

@@ -25,8 +25,10 @@ from holdfast.ports import (
     Claimed,
     Delivery,
     Emission,
+    Letter,
     Message,
     NewRun,
+    Posted,
     Record,
     RunQuery,
     RunRow,
@@ -419,7 +421,7 @@ class StoreContract:
     def test_a_run_that_has_ended_is_claimed_for_late_messages(self, store: Store) -> None:
         row = self.owned(store)
         self.leave(store, row, Status.FAILURE)
-        assert store.post(Message(run_id="r", kind="retry", control=True, late=True)) == Status.FAILURE
+        assert store.post(Message(run_id="r", kind="retry", control=True, late=True)).status == Status.FAILURE
         (claimed,) = self.claim(store)
         assert (claimed.row.status, [letter.kind for letter in claimed.letters]) == (Status.FAILURE, ["retry"])
 
@@ -440,7 +442,7 @@ class StoreContract:
         store.create(self.new("two"))
         self.claim(store, "w2")
         for run_id, kind in (("one", "a"), ("two", "b"), ("one", "c")):
-            assert store.post(Message(run_id=run_id, kind=kind)) == Status.RUNNING
+            assert store.post(Message(run_id=run_id, kind=kind)).status == Status.RUNNING
         mine = store.letters("w1")
         assert [letter.kind for letter in mine] == ["a", "c"]
         assert [letter.kind for letter in store.letters("w1")] == ["a", "c"], "reading doesn't consume"
@@ -450,10 +452,10 @@ class StoreContract:
         assert [letter.kind for letter in store.letters("w2")] == ["b"]
 
     def test_posting_to_nobody_or_to_the_dead_says_so(self, store: Store) -> None:
-        assert store.post(Message(run_id="nobody", kind="hook")) is None
+        assert store.post(Message(run_id="nobody", kind="hook")) == Posted(None, kept=False)
         row = self.owned(store)
         self.leave(store, row, Status.SUCCESS)
-        assert store.post(Message(run_id="r", kind="hook")) == Status.SUCCESS
+        assert store.post(Message(run_id="r", kind="hook")) == Posted(Status.SUCCESS, kept=False)
         assert self.claim(store) == []
 
     def test_of_messages_that_say_the_same_one_is_kept(self, store: Store) -> None:
@@ -463,6 +465,57 @@ class StoreContract:
         store.post(Message(run_id="other", kind="hook", body=b"3", dedupe="token"))
         self.change(store, other, messages=[Message(run_id="r", kind="hook", body=b"4", dedupe="token")])
         assert [(letter.run_no, letter.body) for letter in store.letters("w1")] == [(row.no, b"1"), (other.no, b"3")]
+
+    def test_who_posts_is_told_whether_it_was_kept(self, store: Store) -> None:
+        self.owned(store)
+        message = Message(run_id="r", kind="hook", dedupe="token")
+        assert store.post(message) == Posted(Status.RUNNING, kept=True)
+        assert store.post(message) == Posted(Status.RUNNING, kept=False)
+
+    def test_what_is_good_once_is_not_kept_again_after_it_was_read(self, store: Store) -> None:
+        row = self.owned(store)
+        message = Message(run_id="r", kind="hook", dedupe="token", once=True)
+        assert store.post(message).kept
+        self.change(store, row, consumed=[letter.id for letter in store.letters("w1")])
+        assert not store.post(message).kept
+        assert store.letters("w1") == []
+
+    def test_what_an_ended_run_does_not_take_is_not_used_up(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.FAILURE)
+        message = Message(run_id="r", kind="hook", dedupe="token", once=True)
+        assert not store.post(message).kept
+        message.late = True
+        assert store.post(message).kept
+
+    def test_a_message_may_be_for_one_run_of_an_id_only(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.SUCCESS)
+        new = self.new()
+        store.create(new, replace=True)
+        assert new.no not in (None, row.no)
+        message = Message(run_id="r", run_no=row.no, kind="hook")
+        assert store.post(message) == Posted(None, kept=False)
+        message.run_no = new.no
+        assert store.post(message) == Posted(Status.PENDING, kept=True)
+
+    def test_a_message_to_a_child_is_not_for_a_stranger_of_its_id(self, store: Store) -> None:
+        parent = self.owned(store, "parent")
+        store.create(self.new("child"))
+        message = Message(run_id="child", kind="cancel", control=True, child_of="parent")
+        self.change(store, parent, messages=[message])
+        assert store.orders("child") == []
+        store.create(self.new("own", parent_id="parent"))
+        message.run_id = "own"
+        self.change(store, parent, messages=[message])
+        assert store.orders("own") == ["cancel"]
+
+    def test_who_writes_to_nobody_gets_an_answer_if_it_wants_one(self, store: Store) -> None:
+        row = self.owned(store)
+        back = Message(run_id="r", kind="child")
+        for run_id, kind in (("nobody", "watch"), ("r", "hook")):
+            self.change(store, row, messages=[Message(run_id=run_id, kind=kind, if_gone=back)])
+        assert [letter.kind for letter in store.letters("w1")] == ["child", "hook"]
 
     def test_orders_are_the_control_messages_that_wait(self, store: Store) -> None:
         self.owned(store)
@@ -583,6 +636,36 @@ class StoreContract:
         self.claim(store)
         store.delete("r")
         assert store.get("r") is not None
+
+    def test_a_run_of_another_number_is_not_deleted(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.SUCCESS)
+        assert store.delete("r", row.no + 1) is None
+        assert store.delete("r", row.no) == Status.SUCCESS
+
+    def test_those_who_wait_for_a_run_are_told_in_the_transaction_that_deletes_it(self, store: Store) -> None:
+        parent, child = self.owned(store, "parent"), self.owned(store, "child")
+        self.leave(store, child, Status.PAUSED)
+        store.post(Message(run_id="child", kind="watch"))
+        told: list[tuple[str, list[str]]] = []
+
+        def farewell(row: RunRow, letters: list[Letter]) -> list[Message]:
+            told.append((row.id, [letter.kind for letter in letters]))
+            return [Message(run_id="parent", kind="child")]
+
+        store.delete("parent", farewell=farewell)
+        assert told == [], "it goes on"
+        store.delete("child", farewell=farewell)
+        assert told == [("child", ["watch"])]
+        assert [(letter.run_no, letter.kind) for letter in store.letters("w1")] == [(parent.no, "child")]
+
+    def test_collect_leaves_a_run_of_which_something_was_ordered(self, store: Store) -> None:
+        self.leave(store, self.owned(store), Status.SUCCESS, expires_at=self.clock.now())
+        store.post(Message(run_id="r", kind="watch", control=True, late=True))
+        assert store.collect(10).runs == 0
+        (claimed,) = self.claim(store)
+        self.change(store, claimed.row, consumed=[claimed.letters[0].id], columns={"owner": None})
+        assert store.collect(10).runs == 1
 
     def test_collect_deletes_what_has_expired_in_batches(self, store: Store) -> None:
         now = self.clock.now()
@@ -883,6 +966,23 @@ class StoreContract:
         assert self.listeners(store) == [("ship", None)]
         store.deliver([Delivery(arrival=arrival, reached=None)])
         assert store.arrivals(10) == []
+
+    def test_an_event_reaches_what_its_emitter_declares_although_no_worker_was_there(self, store: Store) -> None:
+        subscription = Subscription(event="Paid", target="ship", spec=b"1")
+        store.emit(self.emission(), [subscription])
+        assert self.listeners(store) == [("ship", None)]
+        self.listen(store, msgspec.structs.replace(subscription, spec=b"2"))
+        assert self.listeners(store) == [("ship", None)], "a worker has it too, and it is the same"
+        (arrival,) = store.arrivals(10)
+        store.emit(self.emission(key="2"), [subscription])
+        assert [listener.spec for listener in store.listeners(arrival, [""], 10)] == [b"2"], "a worker knows better"
+
+    def test_a_worker_that_knows_the_target_has_the_last_word_on_what_it_listens_to(self, store: Store) -> None:
+        self.worker(store)
+        store.emit(self.emission(), [Subscription(event="Paid", target="ship")])
+        assert store.arrivals(10) == []
+        store.emit(self.emission(key="2"), [Subscription(event="Paid", target="elsewhere")])
+        assert self.listeners(store) == [("elsewhere", None)]
 
     def test_an_event_is_not_delivered_twice(self, store: Store) -> None:
         self.listen(store, Subscription(event="Paid", target="ship"))

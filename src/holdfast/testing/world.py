@@ -12,18 +12,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from msgspec import Raw
-
+from holdfast.api.checks import to_epoch
 from holdfast.api.client import Client
 from holdfast.api.functions import Step
-from holdfast.api.handles import Run
-from holdfast.api.options import to_epoch
+from holdfast.api.handles import Run, Which
 from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Greenlets
+from holdfast.core.pending import Recorded
 from holdfast.core.resources import Resource
 from holdfast.durations import Duration, to_us
 from holdfast.engine.engine import Engine
@@ -218,12 +217,12 @@ class TestApp:
 
     def replay(self, run: Run[Any] | str) -> None:
         """Replay a run's history against the code as it is now; NondeterminismError if they differ, in arguments too."""
-        run_id = run if isinstance(run, str) else run.id
         client = Client(self.app, self.store, self.notifier)
-        row = client.row(run_id)
+        which = Which(run) if isinstance(run, str) else run._which
+        row = client.row(which)
         if not row.durable:
             return
-        replay(self.app, row, client.events(run_id), self.store.secret())
+        replay(self.app, row, client.events(which), self.store.secret())
 
     def _replay_all(self) -> None:
         for run in self.app.runs(limit=10_000):
@@ -236,6 +235,7 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
     base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
     execution = Execution(run_id, program_for(app, row.workflow, RunOptions()), app.codec, Greenlets())
     execution.app, execution.secret, execution.strict = app.name, secret, True
+    execution.run_no = row.no
     execution.parent_id, execution.root_id = row.parent_id, row.root_id or run_id
     recorded = history[-1]
     try:
@@ -246,7 +246,7 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
             if main is None or not main.done() or main.cancelled() or main.exception() is not None:
                 raise NondeterminismError(f"run {run_id} has returned, but on replay its code does not")
             result = main.result()
-            if (bytes(result) if type(result) is Raw else app.codec.encode(result)) != bytes(recorded.result):
+            if (bytes(result.data) if type(result) is Recorded else app.codec.encode(result)) != bytes(recorded.result):
                 raise NondeterminismError(f"run {run_id} returns something else on replay")
         elif main is not None and main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew):
             raise NondeterminismError(f"run {run_id} continues as new on replay only")

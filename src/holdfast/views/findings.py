@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core import events as ev
 from holdfast.core.registry import is_own
 from holdfast.ports import Query, RunQuery, RunRow, ScheduleRow, Status, WorkerRow
 from holdfast.views.summaries import run_summary, worker_summary
@@ -38,6 +39,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     stuck: Sequence[RunRow] = ()
     unfinished: Sequence[RunRow] = ()
     schedules: Sequence[ScheduleRow] = ()
+    bereft: Sequence[tuple[RunRow, str]] = ()
     build: str = ""
     defines: Collection[str] = ()
 
@@ -57,8 +59,38 @@ def read_snapshot(store: Query, build: str, defines: Collection[str]) -> Snapsho
     return Snapshot(
         now=store.now(), workers=store.workers(), schedules=store.schedules(), build=build, defines=defines,
         stuck=store.runs(RunQuery(statuses=[Status.STUCK], limit=LOOKED_AT)),
-        unfinished=store.runs(RunQuery(statuses=waiting, limit=LOOKED_AT)),
+        unfinished=store.runs(RunQuery(statuses=waiting, limit=LOOKED_AT)), bereft=_bereft(store),
     )  # fmt: skip
+
+
+def _bereft(store: Query) -> list[tuple[RunRow, str]]:
+    """Runs that wait for a child, with the child's id, where that is no longer there. A parent is told when a child is
+    deleted; that of an older version was not."""
+    waiting = store.runs(RunQuery(statuses=[Status.WAITING], limit=LOOKED_AT))
+    waiting = [row for row in waiting if "child " in row.reason and row.owner is None]
+    return [(row, child) for row in waiting for child in _awaited(store, row) if store.get(child) is None]
+
+
+def _awaited(store: Query, row: RunRow) -> list[str]:
+    """The children that a run waits for, by what its history tells of this attempt."""
+    kinds = [kind.__name__ for kind in (*_ASKED, *_ANSWERED, *_BEGUN)]
+    waiting: dict[str, str] = {}
+    for payload in store.payloads(row.id, row.base_seq - 1, kinds):
+        event = ev.from_json(payload)
+        if isinstance(event, ev.ChildStarted) and event.child_id and (event.waited or event.cmd in waiting):
+            waiting[event.cmd] = event.child_id
+        elif isinstance(event, ev.ChildAwaited):
+            waiting[msgspec.json.decode(event.args)] = event.child_id
+        elif isinstance(event, _ANSWERED):
+            waiting.pop(event.cmd, None)
+        elif isinstance(event, _BEGUN):
+            waiting.clear()
+    return list(waiting.values())
+
+
+_ASKED = (ev.ChildStarted, ev.ChildAwaited)
+_ANSWERED = (ev.ChildCompleted, ev.ChildFailed, ev.ChildCancelled, ev.ChildDropped, ev.OutcomeReused)
+_BEGUN = (ev.AttemptStarted, ev.ContinuedAsNew)
 
 
 def findings_of(seen: Snapshot) -> Iterator[Finding]:
@@ -67,6 +99,7 @@ def findings_of(seen: Snapshot) -> Iterator[Finding]:
     yield from _unknown(seen)
     yield from _overdue(seen)
     yield from _schedules(seen)
+    yield from _children(seen)
 
 
 def _workers(seen: Snapshot) -> Iterator[Finding]:
@@ -166,6 +199,18 @@ def _schedules(seen: Snapshot) -> Iterator[Finding]:
                 text=f"schedule {row.name!r} is due for {late}, and no live worker knows {row.workflow!r}",
                 remedy="start a worker whose code defines it, or", command=("schedules", "pause", row.name),
             )  # fmt: skip
+
+
+def _children(seen: Snapshot) -> Iterator[Finding]:
+    if seen.bereft:
+        rows = list({row.id: row for row, _ in seen.bereft}.values())
+        many = f"{len(rows)} runs wait" if len(rows) > 1 else f"run {rows[0].id} waits"
+        yield Finding(
+            check="children", level="bad",
+            text=f"{many} for children that were deleted, and nobody can know how these ended",
+            remedy="cancel it, or fork it before the child", command=("runs", "cancel", rows[0].id),
+            items=[f"{row.id} waits for {child}" for row, child in seen.bereft[:SHOWN]], facts=_facts(rows, seen),
+        )  # fmt: skip
 
 
 def _facts(rows: Sequence[RunRow], seen: Snapshot) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import overload
 
 SECOND = 1_000_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_LAST = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(microseconds=1)  # Python's last moment
 
 
 @overload
@@ -14,7 +15,7 @@ def moment(us: int) -> dt.datetime: ...
 @overload
 def moment(us: int | None) -> dt.datetime | None: ...
 def moment(us: int | None) -> dt.datetime | None:
-    return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
+    return None if us is None else _EPOCH + dt.timedelta(microseconds=min(us, _LAST))
 
 
 def iso(us: int | None) -> str | None:

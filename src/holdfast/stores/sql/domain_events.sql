@@ -22,6 +22,13 @@ INSERT INTO subscriptions (app, event, target, run, cmd, path, lookup, spec, dec
 VALUES (:app, :event, :target, :run, :cmd, :path, :lookup, :spec, :now)
 ON CONFLICT (app, event, target, coalesce(run, 0), cmd) DO UPDATE SET spec = excluded.spec, declared_at = :now;
 
+-- name: subscribe_for_now
+-- What code says that is no worker's: only where no worker has said what it listens to, or not, with that target.
+INSERT INTO subscriptions (app, event, target, run, cmd, path, lookup, spec, declared_at)
+SELECT :app, :event, :target, CAST(:run AS BIGINT), :cmd, :path, :lookup, :spec, :now
+WHERE NOT EXISTS (SELECT 1 FROM workers w, {elements w.names} WHERE w.app = :app AND j.value = :target)
+ON CONFLICT DO NOTHING;
+
 -- name: unsubscribe
 DELETE FROM subscriptions WHERE run = :run AND cmd = :cmd;
 

@@ -49,15 +49,6 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 -- Waits for every transaction that has this worker's row as its fence.
 SELECT 1 FROM workers WHERE id = :worker FOR UPDATE;
 
--- name: post_one
--- What `post` does, and the status of the run.
-WITH posted AS (
-    INSERT INTO inbox (run, kind, control, dedupe, body, ts)
-    SELECT no, :kind, :control, :dedupe, :body, :now FROM runs
-    WHERE app = :app AND id = :run_id AND (:late = 1 OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
-    ON CONFLICT DO NOTHING)
-SELECT status FROM runs WHERE app = :app AND id = :run_id;
-
 -- name: booted
 -- The table is emptied whenever the server had to recover: all locks were let go of then.
 INSERT INTO boots (id, at) VALUES (1, clock_timestamp()) ON CONFLICT DO NOTHING;

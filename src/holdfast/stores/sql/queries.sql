@@ -17,9 +17,6 @@ SELECT {columns} FROM runs WHERE app = :app AND id = :id {lock};
 -- name: run_number
 SELECT no FROM runs WHERE app = :app AND id = :id;
 
--- name: run_status
-SELECT status FROM runs WHERE app = :app AND id = :id;
-
 -- name: am_i_alive
 -- Fencing: a worker may write only while its row is there.
 SELECT 1 FROM workers WHERE id = :worker {fence};
@@ -63,7 +60,19 @@ DELETE FROM inbox WHERE id {numbered ids};
 INSERT INTO inbox (run, kind, control, dedupe, body, ts)
 SELECT no, :kind, :control, :dedupe, :body, :now FROM runs
 WHERE app = :app AND id = :run_id AND (:late = 1 OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
-ON CONFLICT DO NOTHING;
+  AND no = coalesce(CAST(:run_no AS BIGINT), no)
+  AND (CAST(:child_of AS TEXT) IS NULL OR parent_id = CAST(:child_of AS TEXT))
+ON CONFLICT DO NOTHING
+RETURNING id, run;
+
+-- name: addressed
+SELECT no, status FROM runs
+WHERE app = :app AND id = :run_id AND no = coalesce(CAST(:run_no AS BIGINT), no)
+  AND (CAST(:child_of AS TEXT) IS NULL OR parent_id = CAST(:child_of AS TEXT));
+
+-- name: take_once
+-- The inbox forgets what was read; what is good for one answer has to be known for longer.
+INSERT INTO attributes (run, key, value, body) VALUES (:run, 'once', :value, '') ON CONFLICT DO NOTHING;
 
 -- name: orders
 SELECT kind FROM inbox WHERE run = :no AND control = 1 ORDER BY id;
@@ -174,7 +183,11 @@ DELETE FROM {table} WHERE run = :no;
 DELETE FROM runs WHERE no = :no;
 
 -- name: expired
-SELECT no FROM runs WHERE app = :app AND expires_at <= :now AND owner IS NULL ORDER BY expires_at LIMIT :limit {skip};
+-- Not while somebody asks something of it: a parent, for example, that wants to know how it ended.
+SELECT no FROM runs
+WHERE app = :app AND expires_at <= :now AND owner IS NULL
+  AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.run = runs.no AND i.control = 1)
+ORDER BY expires_at LIMIT :limit {skip};
 
 -- name: next_wake
 SELECT wake_at FROM runs
