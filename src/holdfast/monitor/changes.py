@@ -72,6 +72,7 @@ class Topic:
         self._ask = ask
         self.version = ""
         self.listeners = 0
+        self.over = False
         self.task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
 
@@ -91,10 +92,16 @@ class Topic:
             await asyncio.sleep(INTERVAL)
 
     async def after(self, seen: str) -> str:
-        """The version, once it is another one than `seen`."""
+        """The version, once it is another one than `seen`; nothing if nobody will tell any more."""
         while self.version in ("", seen):
+            if self.over:
+                return ""
             await self._moved.wait()
         return self.version
+
+    def end(self) -> None:
+        self.over = True
+        self._moved.set()
 
 
 class Changes:
@@ -119,12 +126,19 @@ class Changes:
                 except TimeoutError:
                     yield None
                     continue
+                if not seen:
+                    return
                 yield seen
         finally:
             topic.listeners -= 1
             if topic.listeners == 0 and topic.task is not None:
                 topic.task.cancel()
                 self._topics.pop(key, None)
+
+    def end(self) -> None:
+        """Let all streams end, so that a server that stops has nothing to wait for. Browsers come back by themselves."""
+        for topic in self._topics.values():
+            topic.end()
 
 
 def as_event(version: str | None) -> str:

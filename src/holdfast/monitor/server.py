@@ -66,6 +66,7 @@ def monitor(
     ]
     web = Starlette(routes=routes)
     web.add_middleware(Guard, entrance=entrance)
+    web.state.streams = site.streams
     return web
 
 
@@ -101,7 +102,7 @@ class Site:
         self._app = app
         self._authorize = authorize
         self._read_only = read_only
-        self._changes = Changes(self.resources)
+        self.streams = Changes(self.resources)
 
     # -- reading
 
@@ -120,17 +121,17 @@ class Site:
 
     def runs(self, request: Request) -> dict[str, Any]:
         filter, after, limit = _filter(request), _number(request, "after"), _limit(request)
-        version = self._changes.versions.of("runs", filter, after, limit)  # before what it stands for
+        version = self.streams.versions.of("runs", filter, after, limit)  # before what it stands for
         return {**self.resources.runs(filter, after, limit), "version": version}
 
     def run(self, request: Request) -> dict[str, Any]:
         run_id = _id(request)
-        version = self._changes.versions.of(f"run:{run_id}")
+        version = self.streams.versions.of(f"run:{run_id}")
         return {**self.resources.run(run_id), "version": version}
 
     def listing(self, name: str) -> Ask:
         def ask(request: Request) -> dict[str, Any]:
-            version = self._changes.versions.of(name)
+            version = self.streams.versions.of(name)
             return {**getattr(self.resources, name)(), "version": version}
 
         return ask
@@ -165,7 +166,7 @@ class Site:
 
         async def lines() -> AsyncIterator[str]:
             yield "retry: 1000\n\n"
-            async for version in self._changes.follow(key, seen):
+            async for version in self.streams.follow(key, seen):
                 yield as_event(version)
 
         return StreamingResponse(lines(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})

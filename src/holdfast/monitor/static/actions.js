@@ -107,12 +107,12 @@ export function ActionDialog({ name, run, at, close, again }) {
       ${name === "send" && html`
         ${run.hooks.length > 1 ? html`<label>Hook<select onChange=${(/** @type {any} */ e) => setHook(run.hooks[Number(e.target.value)])}>${run.hooks.map((/** @type {any} */ each, /** @type {number} */ i) => html`<option value=${i}>${each.name}${each.key ? ` (key ${each.key})` : ""}</option>`)}</select></label>`
         : html`<p>Hook <b>${hook?.name}</b>${hook?.key ? html`, key <b>${hook.key}</b>` : ""}</p>`}
-        <label>Answer <span class="faint">(JSON; what isn't JSON is sent as text)</span><textarea rows="5" class="mono" spellcheck="false" value=${payload} onInput=${(/** @type {any} */ e) => setPayload(e.target.value)} placeholder='{"ok": true}' autofocus></textarea></label>
+        <label>Answer <span class="faint">(JSON; what isn't JSON is sent as text)</span><textarea rows="5" class="mono" spellcheck=${false} value=${payload} onInput=${(/** @type {any} */ e) => setPayload(e.target.value)} placeholder='{"ok": true}' autofocus></textarea></label>
         <p class="faint">Sent as: <code>${JSON.stringify(payloadOf(payload))}</code></p>`}
       ${name === "fork" && html`
         <p>A new run begins with this one's history up to an event, and goes on from there on its own. This run stays as it is.</p>
         <label>Last event to keep<input type="number" min="1" max=${run.events} value=${seq} onInput=${(/** @type {any} */ e) => setSeq(Number(e.target.value) || 1)} /></label>
-        <label>Other arguments <span class="faint">(a JSON list; empty keeps them)</span><textarea rows="3" class="mono" spellcheck="false" value=${input} onInput=${(/** @type {any} */ e) => setInput(e.target.value)}></textarea></label>
+        <label>Other arguments <span class="faint">(a JSON list; empty keeps them)</span><textarea rows="3" class="mono" spellcheck=${false} value=${input} onInput=${(/** @type {any} */ e) => setInput(e.target.value)}></textarea></label>
         <p class="soft">${reruns === null ? " " : reruns.length ? html`Under way at that point, so executed anew: <b>${listed(reruns)}</b>.` : "Nothing was under way at that point: nothing that was done is done again."}</p>`}
       ${problem && html`<p class="trouble" role="alert">${problem}</p>`}
       <div class="buttons"><button type="button" class="plain" onClick=${close}>Leave it</button>

@@ -52,7 +52,7 @@ function FilterBox({ filter }) {
   return html`<form class="filter" role="search" onSubmit=${submit}>
     <label class="unseen" for="filter">Filter runs</label>
     <svg viewBox="0 0 16 16" aria-hidden="true"><circle cx="7" cy="7" r="4.4" /><path d="M10.4 10.4L14 14" /></svg>
-    <input id="filter" type="text" spellcheck="false" autocomplete="off" autocapitalize="off" value=${text}
+    <input id="filter" type="text" spellcheck=${false} autocomplete="off" autocapitalize="off" value=${text}
       placeholder="status:failed workflow:order* data.customer=42 started:<1h" onInput=${(/** @type {any} */ e) => setText(e.target.value)} />
     ${filter ? html`<a class="clear" href=${address({ q: null, after: null })}>Clear</a>` : html`<kbd>/</kbd>`}
   </form>`;

@@ -39,6 +39,7 @@ export function Waterfall({ run, chosen, choose }) {
   const rows = rowsOf(lanes, opened);
   const ticks = fold && idle.length ? [] : ticksOf(end - start, innerWidth < 760 ? 3 : 6);
   const kinds = new Set(lanes.flatMap((/** @type {Lane} */ lane) => (lane.kind === "run" ? [] : lane.spans.map((span) => span.kind))));
+  const outcomes = new Set(lanes.flatMap((/** @type {Lane} */ lane) => lane.spans.map((span) => span.outcome)));
 
   /** @param {string} id */
   function toggle(id) {
@@ -50,6 +51,8 @@ export function Waterfall({ run, chosen, choose }) {
   return html`<div class="waterfall card">
     <div class="legend">
       ${LEGEND.filter((kind) => kinds.has(kind)).map((kind) => html`<span><i class=${`bar ${kind.replace(" ", "-")}`}></i>${WORDS[kind]}</span>`)}
+      ${outcomes.has("RETRY") && html`<span><i class="bar warn"></i>failed, tried again</span>`}
+      ${(outcomes.has("FAILURE") || outcomes.has("LOST")) && html`<span><i class="bar bad"></i>failed</span>`}
       <span class="spacer"></span>
       ${idle.length > 0 && html`<button class="plain small" aria-pressed=${fold} onClick=${() => setFold(!fold)}>${fold ? "Show idle time" : "Fold idle time"}</button>`}
     </div>
@@ -68,20 +71,21 @@ export function Waterfall({ run, chosen, choose }) {
 
 /** @param {{lane: Lane, members: Lane[], scale: any, start: number, end: number, ticks: number[], chosen: boolean, open: boolean, press: () => void}} props */
 function LaneRow({ lane, members, scale, start, end, ticks, chosen, open, press }) {
-  const attempts = Math.max(0, ...lane.spans.map((span) => span.attempt));
-  const first = lane.spans[0]?.start;
-  const until = lane.spans.length ? lane.spans[lane.spans.length - 1].end ?? end : null;
-  const took = first === undefined || until === null ? "" : length((until - first) / 1e6);
+  const attempts = members.length ? 0 : Math.max(0, ...lane.spans.map((span) => span.attempt));
+  // Of many that are drawn in one row only what they did is shown.
+  const spans = members.length ? members.flatMap((each) => each.spans.filter((span) => span.kind === "executing" || span.kind === "child")) : lane.spans;
+  const first = spans.reduce((least, span) => Math.min(least, span.start), Infinity);
+  const until = spans.reduce((most, span) => Math.max(most, span.end ?? end), -Infinity);
+  const took = spans.length ? length((until - first) / 1e6) : "";
   const name = members.length ? `${lane.name} × ${members.length}` : lane.key && lane.kind !== "hook" ? lane.key : lane.name;
   const state = members.length ? summaryOf(members) : lane.state;
   const said = [name, members.length ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, attempts > 1 ? `attempt ${attempts}` : "", took].filter(Boolean).join(", ");
-  const spans = members.length ? members.flatMap((each) => each.spans) : lane.spans;
   return html`<li class=${`lane ${lane.kind} ${chosen ? "chosen" : ""}`}>
     <button class="name" onClick=${press} aria-label=${said} aria-expanded=${members.length ? open : undefined} disabled=${!members.length && lane.kind !== "step" && lane.kind !== "child"}>
       ${members.length ? html`<span class="fold" aria-hidden="true">${open ? "▾" : "▸"}</span>`
       : lane.kind === "step" || lane.kind === "child" || lane.kind === "run" ? html`<${State} state=${lane.state} quiet />`
       : html`<span class=${`kind ${lane.kind}`} aria-hidden="true"></span>`}
-      <span class="label">${lane.undoes ? html`<span class="undo" title="compensation">↩ </span>` : ""}${cut(name, 60)}</span>
+      <span class="label">${lane.undoes ? html`<span class="undo" title="compensation">↩ </span>` : ""}${cut(name, 60)}${members.length ? html`<span class="faint"> ${state}</span>` : ""}</span>
       ${attempts > 1 && html`<span class="tag">×${attempts}</span>`}
     </button>
     <div class="track" onClick=${() => (members.length || lane.kind === "step" || lane.kind === "child") && press()}>
@@ -93,7 +97,7 @@ function LaneRow({ lane, members, scale, start, end, ticks, chosen, open, press 
         const words = `${WORDS[span.kind] ?? span.kind}${span.attempt > 1 ? `, attempt ${span.attempt}` : ""}: ${length(((span.end ?? end) - span.start) / 1e6)}${span.end === null ? " so far" : ""}${span.worker ? ` on ${span.worker}` : ""}${span.outcome ? `, ${span.outcome.toLowerCase()}` : ""}`;
         return html`<i class=${`bar ${span.kind.replace(" ", "-")} ${toneOf(span)} ${span.end === null ? "open" : ""}`} title=${words} style=${{ left: `${left * 100}%`, width: `${width * 100}%` }}></i>`;
       })}
-      ${took && html`<span class=${`took ${scale.place(until ?? end) > 0.86 ? "inside" : ""}`} style=${{ left: `${scale.place(until ?? end) * 100}%` }}>${members.length ? state : took}</span>`}
+      ${took && html`<span class="took" style=${{ left: `${scale.place(until) * 100}%` }}>${took}</span>`}
     </div>
   </li>`;
 }
