@@ -57,7 +57,13 @@ def _sql(text: str) -> str:
 
 POSTGRES = Dialect(
     name="postgres",
-    marks={"ordered_join": "JOIN", "lock": "FOR UPDATE", "skip": "FOR UPDATE SKIP LOCKED", "fence": "FOR KEY SHARE"},
+    marks={
+        "ordered_join": "JOIN",
+        "lock": "FOR UPDATE",
+        "skip": "FOR UPDATE SKIP LOCKED",
+        "fence": "FOR KEY SHARE",
+        "unindexed": "",
+    },
     among="= ANY(:{0}::text[])",
     numbered="= ANY(:{0}::bigint[])",
     elements="jsonb_array_elements_text({0}::jsonb) AS j(value)",
