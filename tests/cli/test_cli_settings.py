@@ -133,7 +133,7 @@ def test_every_command_can_be_loaded_and_its_help_says_what_the_table_says(cli: 
 
 
 def test_every_command_that_prints_data_can_print_json(cli: Cli) -> None:
-    without = {"worker", "runs", "schedules", "demo", "completion", "export"}
+    without = {"worker", "runs", "schedules", "monitor", "demo", "completion", "export"}
     for path in [[name] for name in COMMANDS] + [["runs", name] for name in RUNS]:
         if path[-1] not in without:
             assert "--json" in cli.bare(*path, "--help").out, path
