@@ -209,6 +209,7 @@ def worker(
     logging.getLogger("holdfast").info(
         "worker %s of app %r on %s knows: %s", host.worker_id, app.name, host.store.url, names
     )
+    _end_if_frozen()
     host.run()
     faulthandler.cancel_dump_traceback_later()
     stopping.is_over()

@@ -45,6 +45,7 @@ from holdfast.ports import (
     Committed,
     Emission,
     Executor,
+    Message,
     Notifier,
     Outcome,
     RunQuery,
@@ -276,15 +277,17 @@ class Engine:
 
     def _post_outcome(self, outcome: Outcome) -> None:
         """The run is no longer ours: its outcome goes to whoever owns it."""
-        failpoints.hit("engine.before_post_outcome")
         try:
-            self.store.post(outcome_message(outcome.attempt.run_id, outcome, self.me.worker))
+            self._post(outcome_message(outcome.attempt.run_id, outcome, self.me.worker))
         except StoreError as error:
             logger.warning("outcome of step %r is kept until the store answers: %s", outcome.attempt.step, error)
             self.inflight.put_back(outcome.attempt)
             self._kept.append(outcome)
             self.agenda.set("kept outcomes", self.clock.monotonic() + KEPT_OUTCOME_AGAIN)
-            return
+
+    def _post(self, message: Message) -> None:
+        failpoints.hit("engine.before_post_outcome")
+        self.store.post(message)
         self._look_at(Topic.INBOX)
         self._ring(Topic.INBOX)
 
@@ -293,18 +296,14 @@ class Engine:
         live = self.runs.get(attempt.run_no)
         if live is None or live.inflight.get(attempt.cmd) is not attempt:
             if report.kind == "stream" and attempt in self.inflight:  # its run was let go meanwhile
-                self._try("keeping what a step says", lambda: self._post_item(report))
+                item = stream_message(attempt, self.store.now(), report.value)
+                self._try("keeping what a step says", lambda: self._post(item))
             return
         if report.kind == "stream":
             live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), report.value)
         else:
             live.report(report.kind, attempt.cmd, report.value)
         self._make_ready(live)
-
-    def _post_item(self, report: Report) -> None:
-        self.store.post(stream_message(report.attempt, self.store.now(), report.value))
-        self._look_at(Topic.INBOX)
-        self._ring(Topic.INBOX)
 
     # -- what is due
 

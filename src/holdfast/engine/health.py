@@ -29,7 +29,6 @@ class Pulse:
     def __init__(self, now: float) -> None:
         self.heartbeat = now
         self.turn = now
-        self.commit: float | None = None
         self.trouble = ""
 
     def beaten(self, now: float) -> None:

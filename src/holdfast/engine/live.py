@@ -41,7 +41,6 @@ from holdfast.engine.records import (
     fingerprint,
     not_a_child,
     outcome_message,
-    printable,
     status_of,
     to_record,
 )
@@ -53,6 +52,7 @@ from holdfast.errors import (
     WorkflowBlocked,
 )
 from holdfast.ports import Change, Letter, Message, NewRun, Outcome, Status, Unsubscription
+from holdfast.printing import printable, text_of
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -579,7 +579,7 @@ class LiveRun(RunWithSteps):
             return msgspec.json.decode(letter.body, type=LETTERS[letter.kind])
         except (msgspec.DecodeError, KeyError) as error:
             logger.warning("run %s: a message can't be read: %s", self.row.id, error, extra=self.log_fields)
-            event = ev.MessageDropped(ts=now, message=printable(letter.kind), reason=printable(error))
+            event = ev.MessageDropped(ts=now, message=printable(letter.kind), reason=printable(text_of(error)))
             if self.execution is None:
                 self._append_outside(event)
             else:
@@ -697,7 +697,7 @@ class LiveRun(RunWithSteps):
         what the run's code, values or rows are like: a run that can't be set aside would end every worker in turn."""
         if self.execution is not None:
             self.execution.take()
-        reason = printable(error)
+        reason = printable(text_of(error))
         letters = [d for d in self.deliveries if isinstance(d, Letter)]
         cancel = next((letter for letter in letters if letter.kind == "cancel"), self._cancel)
         outcomes = self.kept_outcomes()
@@ -748,7 +748,9 @@ class LiveRun(RunWithSteps):
         try:
             return Raw(self.codec.encode_error(error))
         except BaseException as why:  # a transform of the codec fails, or the error itself; the reason is told in words
-            logger.error("the error of run %s can't be encoded: %s", self.row.id, printable(why), extra=self.log_fields)
+            logger.error(
+                "the error of run %s can't be encoded: %s", self.row.id, printable(text_of(why)), extra=self.log_fields
+            )
             return ev.NULL
 
     def refuse(self, now: int, error: BaseException) -> None:
@@ -757,7 +759,7 @@ class LiveRun(RunWithSteps):
         self._set_aside(now, error, "diverged")
         if self._refused:  # nor can this be: then the least is written, which can
             self._change = Change(no=self.row.no, columns=self._change.columns)
-            self._append_record(ev.RunStuck(ts=now, reason=printable(error)))
+            self._append_record(ev.RunStuck(ts=now, reason=printable(text_of(error))))
         self._refused = True
 
     def _hold(self, now: int, event: ev.Event, status: str, reason: str, stuck: str) -> None:
