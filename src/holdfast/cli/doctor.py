@@ -74,6 +74,9 @@ def _store(place: Place) -> Iterator[Finding]:
     now = store.now()
     took = length(round((time.monotonic() - begun) * SECOND))
     yield Finding("store", "ok", f"{store.url} answers in {took}; app {place.app.name!r}, schema {migrations()[-1][0]}")
+    if strain := store.strain():
+        what, _, remedy = strain.partition("; ")
+        yield Finding("store", "bad", what, remedy)
     offset = now - time.time_ns() // 1_000
     if abs(offset) > SECOND:
         way = "ahead of" if offset > 0 else "behind"

@@ -7,7 +7,7 @@ import msgspec
 
 class Health(msgspec.Struct, kw_only=True):
     """Ages in seconds. An engine is well as long as its heartbeats reach the store and its loop turns, each within
-    the lease: after that, others take its runs over."""
+    the lease: after that, others take its runs over. `note` is what weighs on the store without stopping it."""
 
     ok: bool
     problem: str
@@ -21,6 +21,7 @@ class Health(msgspec.Struct, kw_only=True):
     runs: int
     steps: int
     stopping: bool
+    note: str = ""
 
 
 class Pulse:
@@ -31,12 +32,16 @@ class Pulse:
         self.turn = now
         self.commit: float | None = None
         self.trouble = ""
+        self.lost = ""  # the store is gone for good, as far as this process can tell
+        self.strain = ""
 
     def beaten(self, now: float) -> None:
         self.heartbeat, self.trouble = now, ""
 
     def problem(self, now: float, lease: float) -> str:
         """What is wrong, in words; empty if nothing is."""
+        if self.lost:
+            return self.lost
         if now - self.heartbeat > lease:
             why = f" ({self.trouble})" if self.trouble else ""
             return f"no heartbeat has reached the store for {now - self.heartbeat:.0f} s{why}"

@@ -43,6 +43,7 @@ from holdfast.engine.records import (
     to_record,
 )
 from holdfast.errors import (
+    DamagedHistoryError,
     DecodeError,
     NondeterminismError,
     WorkerLostError,
@@ -82,6 +83,9 @@ class LiveRun(RunWithSteps):
         except (NondeterminismError, DecodeError) as error:
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
+        except DamagedHistoryError as error:
+            self._set_aside(now, error, "damaged")
+            return bool(self.deliveries)
         except WorkflowBlocked as error:
             self._set_aside(now, error, "blocked")
             return bool(self.deliveries)
@@ -105,9 +109,12 @@ class LiveRun(RunWithSteps):
         """Decide what a run that was just claimed needs: nothing, an answer, or its code."""
         self._history = [ev.from_json(payload) for payload in self.payloads]
         self.payloads = []
+        gap = self._find_gap()
         if (self.row.status in HELD or Status(self.row.status).is_final) and not self._handle_at_the_door(now):
             self.release(now)
             return False
+        if gap is not None:
+            raise gap
         last = next(e for e in reversed(self._history) if isinstance(e, ev.Beginning | ev.AttemptFailed))
         begins_at = self._begins_at(last)
         if begins_at > now:
@@ -247,7 +254,7 @@ class LiveRun(RunWithSteps):
 
     def _append_outside(self, event: Any) -> None:
         """Append to a history whose code is not in memory."""
-        event.seq = self._history[-1].seq + 1
+        event.seq = (self._history[-1].seq if self._history else self._last_committed) + 1
         self._history.append(event)
         self._change.records.append(to_record(event))
 
@@ -597,7 +604,9 @@ class LiveRun(RunWithSteps):
         self._leave({"status": Status.WAITING, "reason": self.execution.waiting_for(), "wake_at": self.next_due()})
 
     def _leave(self, columns: dict[str, Any]) -> None:
-        self._change.columns |= {"owner": None, **columns}
+        records = self._change.records
+        end_seq = records[-1].seq if records else self._last_committed
+        self._change.columns |= {"owner": None, "end_seq": end_seq, **columns}
         if "status" in columns:
             self.row.status = self.shown = columns["status"]
         self.released = True

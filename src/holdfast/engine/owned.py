@@ -16,6 +16,7 @@ from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions
 from holdfast.engine.guard import Guard
 from holdfast.engine.records import RunOptions
+from holdfast.errors import DamagedHistoryError
 from holdfast.ports import Attempt, Change, Claimed, Letter, Outcome, Status
 
 HELD = (Status.PAUSED, Status.STUCK)
@@ -75,6 +76,20 @@ class OwnedRun:
         self._orders: list[int] = []
         self._timeout: int | None = None
         self._retain: int | None = None
+
+    def _find_gap(self) -> DamagedHistoryError | None:
+        """What is missing from the history: numbers have no gaps, and a run that was let go says where its history ends."""
+        history, first = self._history, self.row.base_seq
+        self._last_committed = max(history[-1].seq if history else first - 1, self.row.end_seq)
+        if not self.row.durable or self._last_committed == first + len(history) - 1:
+            return None
+        there = {event.seq for event in history}
+        missing = [seq for seq in range(first, self._last_committed + 1) if seq not in there]
+        few = ", ".join(map(str, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        return DamagedHistoryError(
+            f"the store has lost {'event' if len(missing) == 1 else 'events'} {few} of run {self.row.id}, without which its code "
+            "would do things again that were done; bring the store back from a backup, or cancel or delete the run"
+        )
 
     @property
     def log_fields(self) -> dict[str, str]:

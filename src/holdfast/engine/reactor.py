@@ -32,7 +32,7 @@ from holdfast.engine.live import LiveRun
 from holdfast.engine.owned import Identity
 from holdfast.engine.records import PRIORITY_HEAD_START, RunOptions, correlation_of, outcome_message
 from holdfast.engine.ticks import Ticks
-from holdfast.errors import EncodeError, Fenced, StoreError, UnknownNameError
+from holdfast.errors import EncodeError, Fenced, StoreError, StoreLostError, UnknownNameError
 from holdfast.logs import install
 from holdfast.ports import (
     FINAL,
@@ -75,6 +75,7 @@ class Settings(msgspec.Struct, kw_only=True):
     grace: float = 10.0
     patience: float = 2.0
     collect_every: float = 60.0
+    collect_for: float = 0.1
     schedules: bool = True
 
 
@@ -184,10 +185,10 @@ class Engine:
             problem = f"the engine has ended because of an error in it: {self.failure!r}"
         return Health(
             ok=not problem, problem=problem, worker=self.me.worker, app=self.app.name, build=self.me.build,
-            store_reachable=not pulse.trouble, heartbeat_age=round(now - pulse.heartbeat, 3),
+            store_reachable=not (pulse.trouble or pulse.lost), heartbeat_age=round(now - pulse.heartbeat, 3),
             turn_age=round(now - pulse.turn, 3),
             commit_age=None if pulse.commit is None else round(now - pulse.commit, 3),
-            runs=len(self.runs), steps=len(self._attempts), stopping=self._stopping,
+            runs=len(self.runs), steps=len(self._attempts), stopping=self._stopping, note=pulse.strain,
         )  # fmt: skip
 
     def _register(self) -> None:
@@ -407,16 +408,40 @@ class Engine:
             self.store.check()
             for worker_id in self.store.bury(self.me.worker, by_lease=self.store.now() >= self._judge_from):
                 logger.warning("worker %s is gone; its runs go on here or elsewhere", worker_id)
-            peers = [w for w in self.store.workers() if w.id != self.me.worker]
+            workers = self.store.workers()
+            if any(w.damage for w in workers if w.id == self.me.worker):
+                self._learn()  # writes it anew
+            peers = [w for w in workers if w.id != self.me.worker]
             self._has_peers = bool(peers)
             self.me.others = {w.build for w in peers}
             self._set_aside_unknown()
             if mono > self._next_collect:
-                gone = self.store.collect(BATCH)
-                if max(gone.runs, gone.events) < BATCH:  # else there is more, for the next sweep
-                    self._next_collect = mono + self.settings.collect_every
+                self._collect()
+            self._feel(self.store.strain())
+        except StoreLostError as error:
+            if not self._pulse.lost:
+                logger.critical("worker %s can do nothing any more: %s", self.me.worker, error)
+            self._pulse.lost = str(error)
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
+
+    def _collect(self) -> None:
+        """Delete what is too old, for a share of the time: as fast as others start runs, and no turn waits for long."""
+        end = time.monotonic() + self.settings.collect_for
+        while True:
+            gone = self.store.collect(BATCH)
+            if max(gone.runs, gone.events) < BATCH:
+                self._next_collect = time.monotonic() + self.settings.collect_every
+                return
+            if time.monotonic() >= end:
+                return  # there is more, for the next sweep
+
+    def _feel(self, strain: str) -> None:
+        if strain and not self._pulse.strain:
+            logger.warning("%s", strain)
+        elif self._pulse.strain and not strain:
+            logger.info("what weighed on %s is over", self.store.url)
+        self._pulse.strain = strain
 
     def _tick(self, now: int) -> None:
         """Let schedules start what is due."""

@@ -178,6 +178,10 @@ class Ticks:
         if self._has_vanished(row):
             logger.warning("schedule %r is deleted: the code of no live worker declares it any more", row.name)
             return ScheduleChange(row=row, delete=True)
+        if row.damage:
+            logger.error("schedule %r is paused: %s", row.name, row.damage)
+            reason = f"{row.damage}; ticks that waited are lost, and may be made up for with a backfill; then resume it"
+            return ScheduleChange(row=msgspec.structs.replace(row, paused=True, next_at=None, reason=reason))
         try:
             return advance(self._app, row, now)
         except Exception as error:  # made by another version, or a zone that is unknown here

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from importlib import resources
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from holdfast.errors import Fenced, StoreSchemaError
 from holdfast.ports import (
@@ -55,6 +55,7 @@ LAST_TIME = 2**63 - 1
 
 
 Row = tuple[Any, ...]
+Item = TypeVar("Item", str, int)
 CHUNKS = (128, 32, 8, 4, 2, 1)
 """Few sizes, so that their statements stay prepared."""
 
@@ -64,6 +65,8 @@ def read_queries() -> dict[str, str]:
     text = "".join(folder.joinpath(name).read_text() for name in ("queries.sql", "domain_events.sql"))
     text = text.replace("{columns}", ", ".join(COLUMNS))
     text = text.replace("{schedule}", SCHEDULE).replace("{is_active}", IS_ACTIVE)
+    for column in ("names", "listens"):  # a damaged row is one that knows nothing
+        text = text.replace(f"{{{column}}}", f"CASE WHEN json_valid(w.{column}) THEN w.{column} ELSE '[]' END")
     text = text.replace("{event}", ", ".join(f"e.{name}" for name in EVENT_COLUMNS))
     blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
     return dict(zip(blocks[::2], (block.strip().rstrip(";") for block in blocks[1::2]), strict=True))
@@ -154,7 +157,7 @@ class SqlStore(EventTables):
             return 0
         if {"meta", "runs", "history", "inbox"} <= tables:
             found = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-            if found is not None:
+            if found is not None and str(found[0]).isdecimal():
                 return int(found[0])
         raise StoreSchemaError(f"{self.url} is a database of another program; name another file for Holdfast")
 
@@ -259,8 +262,8 @@ class SqlStore(EventTables):
             rows = db.execute(self._q["select_workers"], {"app": self.app}).fetchall()
         return [
             WorkerRow(
-                id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=json.loads(r[5]), address=r[6],
-                started_at=r[7], lease_until=r[8], schedules=json.loads(r[9]),
+                id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=_list(r[5], str), address=r[6],
+                started_at=r[7], lease_until=r[8], schedules=_list(r[9], str), damage=_damage(names=r[5], schedules=r[9]),
             )
             for r in rows
         ]  # fmt: skip
@@ -439,7 +442,7 @@ class SqlStore(EventTables):
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         with self.read() as db:
             rows = db.execute(self._q["find_hook"], {"value": key, "app": self.app}).fetchall()
-        return [(run_id, name) for run_id, names in rows for name in json.loads(names)]
+        return [(run_id, name) for run_id, names in rows for name in _list(names, str)]
 
     def runs(self, query: RunQuery) -> list[RunRow]:
         where, parameters = ["app = ?"], [self.app]
@@ -481,16 +484,17 @@ class SqlStore(EventTables):
             return row.status
 
     def collect(self, limit: int) -> Collected:
-        with self.write("collect") as db:
+        with self.write("collect", lasting=False) as db:  # what a power cut brings back is deleted again
             rows = db.execute(self._q["expired"], {"app": self.app, "now": self.now(), "limit": limit}).fetchall()
-            for (no,) in rows:
-                self._delete(db, no)
+            self._delete(db, *(no for (no,) in rows))
             return Collected(runs=len(rows), events=self._forget_events(db, limit))
 
-    def _delete(self, db: Any, no: int) -> None:
-        for table in PARTS:
-            db.execute(self._q["delete_parts"].replace("{table}", table), {"no": no})
-        db.execute(self._q["delete_run"], {"no": no})
+    def _delete(self, db: Any, *numbers: int) -> None:
+        if numbers:
+            nos = {"nos": json.dumps(numbers)}
+            for table in PARTS:
+                db.execute(self._q["delete_parts"].replace("{table}", table), nos)
+            db.execute(self._q["delete_runs"], nos)
 
     def next_wake(self, names: Sequence[str]) -> int | None:
         with self.read() as db:
@@ -527,7 +531,8 @@ class SqlStore(EventTables):
         return [
             ScheduleRow(
                 name=r[0], workflow=r[1], spec=r[2], declared=bool(r[3]), paused=bool(r[4]), reason=r[5], next_at=r[6],
-                last_at=r[7], active=r[8], is_active=bool(r[9]), queued=json.loads(r[10]), revision=r[11],
+                last_at=r[7], active=r[8], is_active=bool(r[9]), queued=_list(r[10], int), revision=r[11],
+                damage=_damage(queued=r[10]),
             )
             for r in rows
         ]  # fmt: skip
@@ -571,6 +576,29 @@ class SqlStore(EventTables):
 
 def _statements(script: str) -> list[str]:
     return [text for text in (part.strip() for part in re.sub(r"--.*", "", script).split(";")) if text]
+
+
+def _list(text: Any, kind: type[Item]) -> list[Item]:
+    """A column that holds a list; an empty one if it was damaged. One bad row must not keep anybody from the others."""
+    return _read_list(text, kind) or []
+
+
+def _read_list(text: Any, kind: type[Item]) -> list[Item] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError):
+        return None
+    return found if isinstance(found, list) and all(type(item) is kind for item in found) else None
+
+
+def _damage(**columns: Any) -> str:
+    """What to say of the columns that should hold lists, and don't; empty if they do."""
+    bad = [
+        name
+        for name, text in columns.items()
+        if (_read_list(text, int) if name == "queued" else _read_list(text, str)) is None
+    ]
+    return f"its row in the store is damaged: {' and '.join(bad)} can't be read" if bad else ""
 
 
 def _time(value: int | None) -> int | None:

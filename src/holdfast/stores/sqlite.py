@@ -326,6 +326,35 @@ class SqliteStore(SqlStore):
                 )
                 lock.take_again()
 
+    def strain(self) -> str:
+        log = f"{self.path}-wal"
+        if self.in_memory or _size(log) <= WAL_LIMIT:
+            return ""
+        with self.read() as db:
+            _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if copied == frames:
+            self._shorten_wal()
+            return ""
+        pids = _anchors.readers(self.path)
+        who = " and ".join(f"process {pid}{' (this one)' * (pid == os.getpid())}" for pid in pids)
+        return (
+            f"{log} has grown to {_size(log) >> 20} MB, because {who or 'a program'} reads {self.path} in a transaction that it "
+            f"doesn't end; end that{'' if who else f' (`lsof {self.path}-shm` names all that use it)'}, and the file shrinks by "
+            "itself"
+        )
+
+    def _shorten_wal(self) -> None:
+        """Give back the room of a WAL that a reader has made grow, if nobody is in the way just now."""
+        with self._borrow() as connection:
+            assert connection.turnstile is not None
+            connection.turnstile.enter()
+            try:
+                connection.raw.execute("PRAGMA busy_timeout = 0")
+                connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                connection.raw.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1_000)}")
+                connection.turnstile.leave()
+
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
         super().register(worker, lease, subscriptions)
         if not self.in_memory:
@@ -402,6 +431,13 @@ def _at_exit() -> None:
 _inherited = _Inherited()
 gate.attend(_inherited)
 atexit.register(_at_exit)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _filesystem_of(folder: Path) -> str:

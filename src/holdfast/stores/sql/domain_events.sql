@@ -35,15 +35,15 @@ UPDATE workers SET listens = :listens WHERE id = :worker;
 -- What a worker that leaves has declared.
 UPDATE subscriptions SET declared_at = :now
 WHERE app = :app AND run IS NULL
-  AND event || ' ' || target IN (SELECT j.value FROM workers w, json_each(w.listens) j WHERE w.id = :worker);
+  AND event || ' ' || target IN (SELECT j.value FROM workers w, json_each({listens}) j WHERE w.id = :worker);
 
 -- name: end_undeclared
 -- A live worker that knows the target without declaring it has the last word. What nobody knows may belong to workers
 -- with other code, which are away for a while.
 DELETE FROM subscriptions
 WHERE app = :app AND run IS NULL
-  AND event || ' ' || target NOT IN (SELECT j.value FROM workers w, json_each(w.listens) j WHERE w.app = :app)
-  AND (target IN (SELECT j.value FROM workers w, json_each(w.names) j WHERE w.app = :app)
+  AND event || ' ' || target NOT IN (SELECT j.value FROM workers w, json_each({listens}) j WHERE w.app = :app)
+  AND (target IN (SELECT j.value FROM workers w, json_each({names}) j WHERE w.app = :app)
        OR (declared_at < :long_ago AND EXISTS (SELECT 1 FROM workers w WHERE w.app = :app)));
 
 -- name: arrivals

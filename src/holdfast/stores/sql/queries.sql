@@ -147,10 +147,10 @@ SELECT r.id, a.body FROM attributes a CROSS JOIN runs r ON r.no = a.run
 WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
 
 -- name: delete_parts
-DELETE FROM {table} WHERE run = :no;
+DELETE FROM {table} WHERE run IN (SELECT value FROM json_each(:nos));
 
--- name: delete_run
-DELETE FROM runs WHERE no = :no;
+-- name: delete_runs
+DELETE FROM runs WHERE no IN (SELECT value FROM json_each(:nos));
 
 -- name: expired
 SELECT no FROM runs WHERE app = :app AND expires_at <= :now AND owner IS NULL ORDER BY expires_at LIMIT :limit;
@@ -168,7 +168,7 @@ WHERE r.app = :app AND r.owner IS NULL AND r.workflow IN (SELECT value FROM json
 -- name: orphans
 SELECT {columns} FROM runs
 WHERE app = :app AND owner IS NULL AND held = 0 AND wake_at <= :before
-  AND workflow NOT IN (SELECT j.value FROM workers w, json_each(w.names) j WHERE w.app = :app)
+  AND workflow NOT IN (SELECT j.value FROM workers w, json_each({names}) j WHERE w.app = :app)
 ORDER BY wake_at LIMIT 100;
 
 -- name: set_aside
