@@ -49,7 +49,8 @@ class StepState(StrEnum):
 
 
 class RunRow(msgspec.Struct, kw_only=True, gc=False):
-    """A run without its history. `no` is the store's own number for it."""
+    """A run without its history. `no` is the store's own number for it. `end_seq` is that of the event that ended it; of a
+    run that goes on, that of the last event when its row was written, or 0."""
 
     no: int
     app: str

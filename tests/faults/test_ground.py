@@ -10,7 +10,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ import effects
 import pytest
 from world import World
 
-from holdfast import App, RunStuckError, sleep
+from holdfast import App, RunStuckError, Schedule, every, sleep
 from holdfast.app import SystemClock
 from holdfast.errors import StoreError, StoreLostError, StoreUnavailableError
 from holdfast.ports import NewRun, Record, RunQuery
@@ -190,9 +189,8 @@ def test_a_process_with_too_many_files_open_gets_an_error_of_the_store(world: Wo
         for ask in (lock.is_free, LifeLock(f"{world.database}-worker-y").take):
             with pytest.raises(StoreUnavailableError, match=r"Too many open files.*ulimit -n"):
                 ask()
-        other = SqliteStore.__new__(SqliteStore)
         with pytest.raises(StoreError):
-            other.__init__("effects", str(world.database), world.app.clock)  # type: ignore[misc]
+            SqliteStore("effects", str(world.database), world.app.clock)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in opened:
@@ -382,10 +380,10 @@ def test_a_damaged_row_of_a_worker_keeps_nobody_from_working(world: World, damag
 
 @pytest.mark.parametrize("damage", ["'{'", "x'ff00ff'", "'[\"a\"]'"])
 def test_a_schedule_with_a_damaged_row_is_paused_and_says_why(world: World, damage: str) -> None:
-    world.app.schedules.create("odd", effects.sequence, every="1d", args=(1,)) if False else None
+    name = "odd"
+    world.app.schedules.put(Schedule(every("5000d"), name=name), effects.sequence, 2)
     worker = world.engine({"sweep": 0.05})
-    world.until(lambda: world.workers() and world.app.schedules.list())
-    name = world.app.schedules.list()[0].name
+    world.until(lambda: world.workers())
     with sql(world) as db:
         db.execute(f"UPDATE schedules SET queued = {damage} WHERE name = ?", (name,))
     world.until(lambda: "damaged" in world.app.store.schedules(name)[0].reason)

@@ -604,9 +604,7 @@ class LiveRun(RunWithSteps):
         self._leave({"status": Status.WAITING, "reason": self.execution.waiting_for(), "wake_at": self.next_due()})
 
     def _leave(self, columns: dict[str, Any]) -> None:
-        records = self._change.records
-        end_seq = records[-1].seq if records else self._last_committed
-        self._change.columns |= {"owner": None, "end_seq": end_seq, **columns}
+        self._change.columns |= {"owner": None, **columns}
         if "status" in columns:
             self.row.status = self.shown = columns["status"]
         self.released = True

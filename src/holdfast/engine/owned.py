@@ -78,9 +78,9 @@ class OwnedRun:
         self._retain: int | None = None
 
     def _find_gap(self) -> DamagedHistoryError | None:
-        """What is missing from the history: numbers have no gaps, and a run that was let go says where its history ends."""
+        """What is missing from the history: numbers have no gaps, and the run's row says up to where there were some."""
         history, first = self._history, self.row.base_seq
-        self._last_committed = max(history[-1].seq if history else first - 1, self.row.end_seq)
+        self._last_committed = max(history[-1].seq if history else first, self.row.end_seq)
         if not self.row.durable or self._last_committed == first + len(history) - 1:
             return None
         there = {event.seq for event in history}
@@ -128,6 +128,8 @@ class OwnedRun:
         change, self._change = self._change, Change(no=self.row.no)
         if change.records and self.row.build != self.me.build:
             change.columns["build"] = self.row.build = self.me.build
+        if change.columns and self.row.durable:  # as the row is written anyway, it says where the history ends
+            change.columns.setdefault("end_seq", change.records[-1].seq if change.records else self._last_committed)
         return change
 
     def confirmed(self, change: Change) -> None:

@@ -118,6 +118,9 @@ class SqliteStore(SqlStore):
         with gate.using(self._file):
             try:
                 super().__init__(app, url if self.in_memory else self.path, clock)
+            except OSError as error:
+                self.close()
+                raise self._translate(error) from error
             except BaseException:
                 self.close()
                 raise
@@ -381,6 +384,10 @@ class SqliteStore(SqlStore):
         if code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT) or self._has_no_room(code):
             return StoreFullError(
                 f"there is no room left for {self.path} ({text}); free some, runs go on by themselves"
+            )
+        if number in (errno.EMFILE, errno.ENFILE):
+            return StoreUnavailableError(
+                f"{self.path} can't be used ({text}); close files, or allow the process more of them (ulimit -n)"
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreBusyError(
