@@ -90,6 +90,11 @@ def test_a_new_file_of_the_same_name_is_left_alone_by_those_who_had_the_old_one(
     world.app.close()
     assert os.path.exists(f"{world.database}-wal")
     assert [run.id for run in world.app.runs()] == ["new"]
+    shutil.copy(world.database, world.folder / "copied")  # the locks on the new file are held as those on the old were
+    script = "import effects; effects.sequence.options(id='newer').start(1); effects.app.close()"
+    assert world.python("-c", script).wait(20) == 0, world.log()
+    effects.sequence.options(id="newest").start(1)
+    assert len(world.app.runs()) == 3
 
 
 @pytest.mark.parametrize("vanish", [remove, replace])

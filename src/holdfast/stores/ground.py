@@ -47,9 +47,12 @@ class Ground:
 
 def identity(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        return _identity(os.stat(path))
     except FileNotFoundError:
         return None
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
@@ -68,6 +71,10 @@ class Anchor:
         except BaseException:
             self.close()
             raise
+
+    def is_in_place(self) -> bool:
+        files = (self.path, f"{self.path}-shm")
+        return [_identity(os.fstat(fd)) for fd in self._fds] == [identity(file) for file in files]
 
     def lift(self) -> None:
         """Let SQLite clear up after itself, if this was the last process."""
@@ -106,7 +113,7 @@ class Anchors:
             return None
         with self._lock:
             anchor = self._by_path.get(path)
-            if anchor is None:
+            if anchor is None or not anchor.is_in_place():  # else it holds on to files that were replaced
                 anchor = self._by_path[path] = Anchor(path)
             anchor.holders += 1
             return anchor

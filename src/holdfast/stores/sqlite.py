@@ -320,7 +320,7 @@ class SqliteStore(SqlStore):
         return None if self.in_memory else LifeLock(f"{self.path}-worker-{worker_id}")
 
     def check(self) -> None:
-        with self._borrow():  # which looks at the files
+        with self.read():  # which looks at the files
             pass
         for worker_id, lock in list(self._alive_here.items()):
             if isinstance(lock, LifeLock) and not lock.is_in_place():
@@ -348,7 +348,7 @@ class SqliteStore(SqlStore):
 
     def _shorten_wal(self) -> None:
         """Give back the room of a WAL that a reader has made grow, if nobody is in the way just now."""
-        with self._borrow() as connection:
+        with self._translated(), self._borrow() as connection:
             assert connection.turnstile is not None
             connection.turnstile.enter()
             try:
@@ -372,6 +372,13 @@ class SqliteStore(SqlStore):
                     LifeLock(os.path.join(folder, file)).clear()
 
     # -- errors
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> StoreError:
         """The error in words that say what to do."""
@@ -443,7 +450,7 @@ atexit.register(_at_exit)
 def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
-    except FileNotFoundError:
+    except OSError:
         return 0
 
 
