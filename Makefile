@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := .venv-docs
 
-.PHONY: install demo test check torture bench bench-peers docs format clean
+.PHONY: install demo test check torture mutants bench bench-peers docs format clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -28,8 +28,16 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q "tests/docs/test_readme.py::test_the_code_of_a_page_works[README.md]"
 
+# With CAMPAIGN_MINUTES=10 it is only the campaign, for so long, and ends with a table of what was tried and what was lost.
 torture: $(STAMP)
+ifdef CAMPAIGN_MINUTES
+	$(BIN)/python tests/faults/campaign.py --minutes $(CAMPAIGN_MINUTES)
+else
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m torture --timeout 3600
+endif
+
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants/run.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py

@@ -191,7 +191,7 @@ def resuming() -> None:
                 time.sleep(0.01)
         code = (
             "import sys,time;sys.path.insert(0,'.');from workflows import app\n"
-            "from holdfast.engine.reactor import Settings\n"
+            "from holdfast.engine.settings import Settings\n"
             f"e=app.make_engine(settings=Settings(park_after=60));r=app.get_run({run.id!r})\n"
             "e.start();t=time.perf_counter();import threading\n"
             "while not any(l.execution and l.is_idle() and l.row.id==r.id for l in e.runs.values()): e.turn()\n"

@@ -15,21 +15,10 @@ if TYPE_CHECKING:
     from holdfast.api.context import WorkflowIdentity, this_step, wf
     from holdfast.api.domain_events import emit, wait_for_event
     from holdfast.api.functions import Step, Workflow, start_child_workflow
-    from holdfast.api.handles import (
-        LogLine,
-        Run,
-        RunEvent,
-        RunPage,
-        RunStep,
-        RunSteps,
-        StatusEntry,
-        StepLogs,
-        StreamedItem,
-    )
+    from holdfast.api.handles import Run, RunPage
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
-    from holdfast.api.tracing import TraceNode
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
     from holdfast.codec import Codec
@@ -81,6 +70,7 @@ if TYPE_CHECKING:
         StoreReadOnlyError,
         StoreSchemaError,
         StoreUnavailableError,
+        TransformError,
         UnknownNameError,
         ValueCodecError,
         WorkerLostError,
@@ -90,6 +80,16 @@ if TYPE_CHECKING:
     )
     from holdfast.logs import RunFields
     from holdfast.ports import Status, StepState
+    from holdfast.views.entries import (
+        LogLine,
+        RunEvent,
+        RunStep,
+        RunSteps,
+        StatusEntry,
+        StepLogs,
+        StreamedItem,
+    )
+    from holdfast.views.trace import TraceNode
 
 __version__ = "0.1.0"
 
@@ -167,6 +167,7 @@ __all__ = [
     "StoreUnavailableError",
     "StreamedItem",
     "TraceNode",
+    "TransformError",
     "UnknownNameError",
     "ValueCodecError",
     "WorkerLostError",
@@ -201,21 +202,10 @@ _HOMES = {
     "holdfast.api.context": ["WorkflowIdentity", "this_step", "wf"],
     "holdfast.api.domain_events": ["emit", "wait_for_event"],
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
-    "holdfast.api.handles": [
-        "LogLine",
-        "Run",
-        "RunEvent",
-        "RunPage",
-        "RunStep",
-        "StatusEntry",
-        "StepLogs",
-        "StreamedItem",
-        "RunSteps",
-    ],
+    "holdfast.api.handles": ["Run", "RunPage"],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
-    "holdfast.api.tracing": ["TraceNode"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
     "holdfast.codec": ["Codec"],
@@ -228,6 +218,16 @@ _HOMES = {
     "holdfast.errors": [name for name in __all__ if name.endswith(("Error", "Failed"))],
     "holdfast.logs": ["RunFields"],
     "holdfast.ports": ["Status", "StepState"],
+    "holdfast.views.entries": [
+        "LogLine",
+        "RunEvent",
+        "RunStep",
+        "RunSteps",
+        "StatusEntry",
+        "StepLogs",
+        "StreamedItem",
+    ],
+    "holdfast.views.trace": ["TraceNode"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

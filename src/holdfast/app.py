@@ -10,16 +10,18 @@ import hashlib
 import inspect
 import logging
 import os
+import random
+import re
 import sys
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from queue import Empty
 from typing import TYPE_CHECKING, Any, overload
 
 from holdfast import failpoints
+from holdfast.api.checks import check_number, check_text, duration_of, to_epoch
 from holdfast.api.client import Client
 from holdfast.api.domain_events import emit_now
 from holdfast.api.handles import Run, RunPage
@@ -28,15 +30,13 @@ from holdfast.api.options import (
     StartOptions,
     check_call,
     check_input,
-    to_epoch,
 )
 from holdfast.api.schedules import Schedules
-from holdfast.api.tracing import TraceNode
+from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
-from holdfast.core.registry import add_app
-from holdfast.defining import Defining
+from holdfast.core.registry import add_app, refuse_while_importing
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
@@ -44,10 +44,14 @@ from holdfast.errors import (
     WrongContextError,
 )
 from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
+from holdfast.printing import show
+from holdfast.registry import Registry
 from holdfast.stores.forks import gate
+from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
-    from holdfast.engine.reactor import Engine, Settings
+    from holdfast.engine.host import Host
+    from holdfast.engine.settings import Settings
 
 
 class SystemClock:
@@ -56,18 +60,22 @@ class SystemClock:
     def now(self) -> int:
         return time.time_ns() // 1_000
 
-    def wait(
-        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
-    ) -> Any:
-        for moment in (due, tick):
-            if moment is not None:
-                timeout = min(timeout, (moment - self.now()) / 1_000_000)
-        if timeout <= 0:
-            raise Empty
-        return get(timeout)
+    def monotonic(self) -> float:
+        return time.clock_gettime(_STEADY)
+
+    def random(self) -> float:
+        return random.random()
 
 
-class App(Defining):
+_STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def without_password(url: str) -> str:
+    """A store's address as it may be shown."""
+    return re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url)
+
+
+class App(Registry):
     """An app: a name, a store, and the steps and workflows defined on it.
 
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
@@ -87,9 +95,14 @@ class App(Defining):
         keep_logs: str | int | None = "INFO",
     ) -> None:
         if type(name) is not str or not name.replace("-", "_").replace(".", "_").isidentifier():
-            raise DefinitionError(f"App({name!r}): a name is made of letters, digits, '-', '_' and '.'")
-        if isinstance(include, str):
-            raise DefinitionError(f"include={include!r}: give a list of module names")
+            raise DefinitionError(f"App({show(name)}): a name is made of letters, digits, '-', '_' and '.'")
+        if not isinstance(include, list | tuple) or not all(type(module) is str for module in include):
+            raise DefinitionError(f"include={show(include)}: give a list of module names")
+        for what, given in (("store", store), ("version", version)):
+            if given is not None:
+                check_text(what, given, kind=DefinitionError)
+        if codec is not None and not isinstance(codec, Codec):
+            raise DefinitionError(f"codec={show(codec)}: give a Codec(...)")
         super().__init__(name, codec or Codec(), tuple(include))
         self.version = os.environ.get("HOLDFAST_VERSION") or version
         self.keep_logs = _log_level(keep_logs)
@@ -103,7 +116,7 @@ class App(Defining):
         add_app(self)
 
     def __repr__(self) -> str:
-        return f"<App {self.name!r} on {self.store_url}>"
+        return f"<App {self.name!r} on {without_password(self.store_url)}>"
 
     # -- parts
 
@@ -114,6 +127,7 @@ class App(Defining):
 
     def use_store(self, url: str) -> None:
         """Use another store than the one named so far; before anything was done with that."""
+        check_text("url", url)
         with self._lock:
             self.close()
             self._chosen_url = url
@@ -124,7 +138,7 @@ class App(Defining):
             if self._store is None:
                 # A child forked during an import would wait for it for ever.
                 with gate.using(f"the store of app {self.name!r}"):
-                    from holdfast.parts import open_store  # not at the top: see parts.py
+                    from holdfast.wiring import open_store  # not at the top: see wiring.py
 
                     self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
             return self._store
@@ -164,6 +178,7 @@ class App(Defining):
         return await asyncio.to_thread(self.start_run, name, call, options)
 
     def encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        check_text("name", name)
         self.load()
         definition = self._workflows.get(name) or self._steps.get(name)
         if definition is None:
@@ -183,8 +198,7 @@ class App(Defining):
         """The run of that id; RunNotFoundError if there is none."""
         return self.client.get(run_id)
 
-    async def aget_run(self, run_id: str) -> Run[Any]:
-        return await asyncio.to_thread(self.get_run, run_id)
+    aget_run = twin(get_run)
 
     def runs(
         self,
@@ -199,14 +213,22 @@ class App(Defining):
         limit: int = 100,
     ) -> RunPage:
         """A page of runs, newest first. `page.cursor` given as `after` asks for the next."""
-        statuses = (status,) if isinstance(status, str) else tuple(status or ())
-        unknown = [s for s in statuses if s not in Status.__members__]
-        if unknown:
-            raise ArgumentError(f"status={unknown[0]!r}: give one of {', '.join(Status)}")
-        if type(limit) is not int or limit < 1:
-            raise ArgumentError(f"limit={limit!r}: give a number of 1 or more")
-        if after is not None and type(after) is not int:
-            raise ArgumentError(f"after={after!r}: give the cursor of a page")
+        statuses = [] if status is None else [status] if isinstance(status, str) else status
+        if not isinstance(statuses, list | tuple | set | frozenset):
+            raise ArgumentError(f"status={show(status)}: give one of {', '.join(Status)}, or a list of them")
+        for one in statuses:
+            if not isinstance(one, str) or one not in Status.__members__:
+                raise ArgumentError(f"status={show(one)}: give one of {', '.join(Status)}")
+        check_number("limit", limit, 1)
+        if after is not None and not (type(after) is int and 0 <= after < 2**63):
+            raise ArgumentError(f"after={show(after)}: give the cursor of a page")
+        for what, given in (("workflow", workflow), ("parent", parent), ("schedule", schedule)):
+            if given is not None:
+                check_text(what, given)
+        if data is not None and not isinstance(data, dict):
+            raise ArgumentError(f"data={show(data)}: give a dict of what runs have kept with wf.set_data")
+        for key in data or ():
+            check_text("a key of data", key)
         return self.client.runs(
             RunQuery(
                 statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, schedule=schedule, after=after,
@@ -216,31 +238,7 @@ class App(Defining):
             )
         )  # fmt: skip
 
-    async def aruns(
-        self,
-        *,
-        status: Status | str | Sequence[Status | str] | None = None,
-        workflow: str | None = None,
-        parent: str | None = None,
-        since: dt.datetime | None = None,
-        data: dict[str, Any] | None = None,
-        schedule: str | None = None,
-        after: int | None = None,
-        limit: int = 100,
-    ) -> RunPage:
-        """`runs` for async code."""
-        return await asyncio.to_thread(
-            lambda: self.runs(
-                status=status,
-                workflow=workflow,
-                parent=parent,
-                since=since,
-                data=data,
-                schedule=schedule,
-                after=after,
-                limit=limit,
-            )
-        )
+    aruns = twin(runs)
 
     def send_hook(
         self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
@@ -249,11 +247,7 @@ class App(Defining):
         several names wait with that key)."""
         self.client.send_hook(token, payload, key, name)
 
-    async def asend_hook(
-        self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
-    ) -> None:
-        """`send_hook` for async code."""
-        await asyncio.to_thread(lambda: self.send_hook(token, payload, key=key, name=name))
+    asend_hook = twin(send_hook)
 
     # -- domain events, schedules
 
@@ -283,18 +277,17 @@ class App(Defining):
         """The process that a run, or a domain event, belongs to, as a tree."""
         return self.client.trace(id)
 
-    async def atrace(self, id: str) -> TraceNode:
-        return await asyncio.to_thread(self.trace, id)
+    atrace = twin(trace)
 
     def gc(self, batch: int = 500) -> int:
         """Delete runs whose time of retention has passed, in batches; how many there were."""
+        check_number("batch", batch, 1)
         total = 0
         while (gone := self.store.collect(batch)).runs or gone.events:
             total += gone.runs
         return total
 
-    async def agc(self, batch: int = 500) -> int:
-        return await asyncio.to_thread(self.gc, batch)
+    agc = twin(gc)
 
     # -- working
 
@@ -315,10 +308,11 @@ class App(Defining):
 
     def make_engine(
         self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
-    ) -> Engine:
+    ) -> Host:
         """An engine with an executor of its own, not started yet."""
-        from holdfast.parts import build_engine, open_store  # not at the top: see parts.py
+        from holdfast.wiring import build_engine, open_store  # not at the top: see wiring.py
 
+        refuse_while_importing("a worker is started")
         _check_count("concurrency", concurrency)
         if processes is not None:
             _check_count("processes", processes)
@@ -355,14 +349,21 @@ class App(Defining):
             "app": self.name,
             "modules": [m for m in [*first, *sorted(modules - {*first})] if m != "__main__"],
             "main_file": main_file,
-            "store": str(Path(self.store.url).absolute()) if self._own_parts() else "",
+            "store": self._address(),
         }
 
+    def _address(self) -> str:
+        """The store as a process in another folder names it; nothing if none can reach it."""
+        if not self._own_parts():
+            return ""
+        if self.store_url.startswith(("postgresql://", "postgres://")):
+            return self.store_url
+        return str(Path(self.store.url).absolute())
+
     @contextlib.contextmanager
-    def worker(
-        self, *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0
-    ) -> Iterator[Engine]:
+    def worker(self, *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0) -> Iterator[Host]:
         """Run an engine in this process, on threads of its own, until the block ends."""
+        duration_of("grace", grace, ArgumentError)
         engine = self.make_engine(concurrency=concurrency, settings=settings)
         engine.start()
         thread = threading.Thread(target=engine.run, name="holdfast-engine", daemon=True)
@@ -387,6 +388,7 @@ class App(Defining):
         the web process only opens the store, so that one that can't be reached keeps it from starting."""
 
         _check_count("concurrency", concurrency)
+        duration_of("grace", grace, ArgumentError)
 
         @contextlib.asynccontextmanager
         async def around(web: object) -> AsyncIterator[None]:
@@ -419,8 +421,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _check_count(what: str, value: Any) -> None:
-    if type(value) is not int or value < 1:
-        raise ArgumentError(f"{what}={value!r}: give a number of 1 or more, else its steps would wait for ever")
+    check_number(what, value, 1, why="; without any its steps would wait for ever")
 
 
 def _log_level(level: str | int | None) -> int | None:
@@ -430,5 +431,5 @@ def _log_level(level: str | int | None) -> int | None:
     if level is None or type(level) is int:
         return level
     raise DefinitionError(
-        f"keep_logs={level!r}: give a level such as 'INFO' or logging.WARNING, or None to keep nothing"
+        f"keep_logs={show(level)}: give a level such as 'INFO' or logging.WARNING, or None to keep nothing"
     )

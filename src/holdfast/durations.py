@@ -9,6 +9,8 @@ import datetime as dt
 import math
 import re
 
+from holdfast.printing import show
+
 type_names = "seconds as a number, a timedelta, or text such as '100ms', '30s', '1h30m', '2d'"
 
 Duration = float | int | str | dt.timedelta
@@ -23,31 +25,37 @@ _UNITS = {
     "d": 86_400 * SECOND,
     "w": 604_800 * SECOND,
 }
+LONGEST = 365 * 5_000 * _UNITS["d"]
+"""Five thousand years: added to the time it is still a date, and still fits a column."""
+
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d|w)\s*")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def to_us(value: Duration, what: str = "duration") -> int:
-    """Microseconds in `value`; ValueError or TypeError say what was wrong with `what`."""
+    """Microseconds in `value`; ValueError or TypeError say what was wrong with `what`. What is longer than anybody will
+    wait is cut to LONGEST."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str, dt.timedelta)):
-        raise TypeError(f"{what}: {value!r} is not a duration; give {type_names}")
+        raise TypeError(f"{what}: {show(value)} is not a duration; give {type_names}")
     if isinstance(value, dt.timedelta):
-        us = value // dt.timedelta(microseconds=1)
+        us: float = value // dt.timedelta(microseconds=1)
     elif isinstance(value, str):
         us = _parse(value, what)
+    elif isinstance(value, int):
+        us = value * SECOND
     else:
         if not math.isfinite(value):
-            raise ValueError(f"{what}: {value!r} is not a finite duration; give {type_names}")
-        us = round(value * SECOND)
+            raise ValueError(f"{what}: {show(value)} is not a finite duration; give {type_names}")
+        us = value * SECOND
     if us < 0:
-        raise ValueError(f"{what}: {value!r} is negative; give {type_names}")
-    return us
+        raise ValueError(f"{what}: {show(value)} is negative; give {type_names}")
+    return round(min(us, LONGEST))
 
 
-def _parse(text: str, what: str) -> int:
+def _parse(text: str, what: str) -> float:
     stripped = text.strip()
     if _NUMBER.fullmatch(stripped):
-        return round(float(stripped) * SECOND)
+        return float(stripped) * SECOND
     total, position = 0.0, 0
     while position < len(stripped):
         part = _PART.match(stripped, position)
@@ -56,8 +64,8 @@ def _parse(text: str, what: str) -> int:
         total += float(part[1]) * _UNITS[part[2]]
         position = part.end()
     if not stripped or position < len(stripped):
-        raise ValueError(f"{what}: cannot read {text!r}; give {type_names}")
-    return round(total)
+        raise ValueError(f"{what}: cannot read {show(text)}; give {type_names}")
+    return total
 
 
 def in_words(us: int) -> str:

@@ -2,7 +2,8 @@
 
     HoldfastError
     ├── RetryableError            raised by a step: try again, perhaps after `retry_after`
-    │   └── ResourceError         a resource that a step takes could not be opened
+    │   ├── ResourceError         a resource that a step takes could not be opened
+    │   └── TransformError        (EncodeError, DecodeError) a transform of the codec failed
     ├── FatalError                raised by a step: don't try again
     ├── StepError                 stands for an exception that can't be rebuilt here
     ├── StepTimeoutError          (TimeoutError) an attempt took longer than `timeout` or stalled
@@ -60,6 +61,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.durations import Duration, to_us
+from holdfast.printing import text_of
 
 
 class HoldfastError(Exception):
@@ -68,6 +70,8 @@ class HoldfastError(Exception):
 
 class RetryableError(HoldfastError):
     """Raised by a step whose failure may pass. `retry_after` sets this retry's own delay."""
+
+    retry_after_us: int | None = None  # of a subclass whose own __init__ doesn't call this one, too
 
     def __init__(self, message: str = "", *, retry_after: Duration | None = None) -> None:
         super().__init__(message)
@@ -94,7 +98,7 @@ class StepError(HoldfastError):
 def in_words(error: BaseException) -> str:
     """An exception in messages: its type and its text, if it has one. A stand-in goes by what it stands for."""
     kind = error.type_name.rpartition(":")[2].rpartition(".")[2] if isinstance(error, StepError) else ""
-    return f"{kind or type(error).__name__}: {error}".removesuffix(": ")
+    return f"{kind or type(error).__name__}: {text_of(error)}".removesuffix(": ")
 
 
 class StepTimeoutError(HoldfastError, TimeoutError):
@@ -259,10 +263,13 @@ class WorkflowCodeError(HoldfastError):
 
 
 class NondeterminismError(WorkflowCodeError):
-    """Replay asked for something else than the history holds. Both sides are kept."""
+    """Replay asked for something else than the history holds, after the event of that number. Both sides are kept."""
 
-    def __init__(self, message: str = "", *, recorded: str = "", asked: str = "", line: str = "") -> None:
+    def __init__(
+        self, message: str = "", *, recorded: str = "", asked: str = "", line: str = "", event: int = 0
+    ) -> None:
         super().__init__(message)
+        self.event = event
         self.recorded = recorded
         self.asked = asked
         self.line = line
@@ -290,6 +297,11 @@ class EncodeError(ValueCodecError):
 
 class DecodeError(ValueCodecError):
     """A recorded value can't be rebuilt."""
+
+
+class TransformError(RetryableError, EncodeError, DecodeError):
+    """A transform of the codec (encryption, compression) failed. That may pass, so a step whose arguments or result were
+    not to be had is tried again, and a workflow is set aside until it is resumed."""
 
 
 class PayloadTooLargeError(ValueCodecError):

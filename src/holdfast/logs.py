@@ -14,11 +14,11 @@ from collections import deque
 from typing import Any
 
 from holdfast.codec import Codec
-from holdfast.codec.exceptions import clip
+from holdfast.codec.exceptions import clip, message_of
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.loop import WorkflowLoop, running
-from holdfast.errors import EncodeError
 from holdfast.ports import Attempt
+from holdfast.printing import printable, show
 
 KEPT_LINES = 200
 KEPT_BYTES = 64 * 1024
@@ -54,7 +54,7 @@ def _is_taken(record: logging.LogRecord) -> bool:
     if loop is not None and (loop.closed or loop.execution.is_repeating):
         return True
     _mark(record, loop, context)
-    return loop is None and context is not None and context.on_log is not None and context.on_log(record)
+    return loop is None and context is not None and context.hear(record)
 
 
 def _mark(record: logging.LogRecord, loop: WorkflowLoop | None, context: StepContext | None) -> None:
@@ -96,9 +96,10 @@ class KeptLogs:
         self._lock = threading.Lock()  # a step may have threads of its own
 
     def add(self, record: logging.LogRecord) -> None:
-        text = clip(_encodable(text_of(record)), LINE_LIMIT)
+        text = clip(printable(text_of(record)), LINE_LIMIT)
         size = len(text.encode())
-        line = [round(record.created * 1_000_000), record.levelname, record.name, text]
+        names = printable(str(record.levelname)), printable(str(record.name))
+        line = [round(record.created * 1_000_000), *names, text]
         with self._lock:
             self._lines.append((size, line))
             self._bytes += size
@@ -115,8 +116,9 @@ class KeptLogs:
             }  # fmt: skip
         try:
             return codec.encode(kept, f"the logs of step {attempt.step!r}")
-        except EncodeError as error:
-            logger.warning("the logs of step %r of run %s are not kept: %s", attempt.step, attempt.run_id, error)
+        except BaseException as error:  # what the codec of an app raises must not cost the step its outcome
+            why = f"{type(error).__name__}: {message_of(error)}"
+            logger.warning("the logs of step %r of run %s are not kept: %s", attempt.step, attempt.run_id, why)
             return None
 
 
@@ -128,8 +130,8 @@ def text_of(record: logging.LogRecord) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # arguments that don't fit: the handlers complain, and the step must not notice
-        return f"{record.msg!r} {record.args!r}"
+    except BaseException:  # arguments that don't fit: the handlers complain, and the step must not notice
+        return f"{show(record.msg)} {show(record.args)}"
 
 
 def _traceback(record: logging.LogRecord) -> str:
@@ -137,7 +139,7 @@ def _traceback(record: logging.LogRecord) -> str:
         return record.exc_text or ""
     try:
         return _tracebacks.formatException(record.exc_info)
-    except Exception as error:  # a class that breaks the traceback module
+    except BaseException as error:  # a class that breaks the traceback module
         return f"(the traceback can't be shown: {type(error).__name__})"
 
 
@@ -164,20 +166,16 @@ def to_frame(record: logging.LogRecord) -> dict[str, Any]:
     """A record as plain data: with its message made, and without what can't travel."""
     frame = {key: value for key, value in vars(record).items() if _travels(value)}
     return frame | {
-        "msg": _encodable(_message(record)),
+        "msg": printable(_message(record)),
         "args": None,
-        "exc_text": _encodable(_traceback(record)) or None,
+        "exc_text": printable(_traceback(record)) or None,
     }
 
 
 def _travels(value: object) -> bool:
     if type(value) is str:
-        return _encodable(value) == value
+        return printable(value) == value
     return type(value) in (bool, float, type(None)) or (type(value) is int and abs(value) < 2**63)
-
-
-def _encodable(text: str) -> str:
-    return text.encode(errors="replace").decode()
 
 
 def handle_frame(frame: dict[str, Any]) -> None:

@@ -95,7 +95,8 @@ class Record(msgspec.Struct, gc=False):
 
 
 class NewRun(msgspec.Struct, kw_only=True):
-    """A run to be created, with the beginning of its history. If the id of a child is taken, `if_taken` is posted."""
+    """A run to be created, with the beginning of its history. If the id of a child is taken, `if_taken` is posted. The
+    store sets `no` once it is created."""
 
     id: str
     workflow: str
@@ -103,6 +104,7 @@ class NewRun(msgspec.Struct, kw_only=True):
     wake_at: int
     created_at: int
     fingerprint: bytes
+    no: int | None = None
     correlation: str | None = None
     status: str = Status.PENDING
     priority: int = 0
@@ -118,7 +120,10 @@ class NewRun(msgspec.Struct, kw_only=True):
 
 class Message(msgspec.Struct, kw_only=True, gc=False):
     """Something for a run's inbox. A run that is held (PAUSED, STUCK) is woken only by `control` messages;
-    a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept."""
+    a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept, as long as that
+    is in the inbox; with `once`, as long as the run is there. With `run_no` or `child_of` it is only for the run of that
+    number, or for a child of that run: an id may have been given to another run. If there is no such run, `if_gone` is
+    posted instead."""
 
     run_id: str
     kind: str
@@ -126,6 +131,17 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     control: bool = False
     late: bool = False
     dedupe: str | None = None
+    once: bool = False
+    run_no: int | None = None
+    child_of: str | None = None
+    if_gone: Message | None = None
+
+
+class Posted(msgspec.Struct, gc=False):
+    """What became of a message: the status of its run, None if there is none, and whether it was put into the inbox."""
+
+    status: str | None
+    kept: bool
 
 
 class Letter(msgspec.Struct, gc=False):
@@ -135,6 +151,10 @@ class Letter(msgspec.Struct, gc=False):
     run_no: int
     kind: str
     body: bytes
+
+
+Farewell = Callable[[RunRow, list[Letter]], list[Message]]
+"""Who is told what of a run that is deleted, with these messages unread."""
 
 
 class Change(msgspec.Struct, kw_only=True, gc=False):
@@ -150,7 +170,7 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     dropped_attributes: list[tuple[str, str]] = []
     streamed: list[tuple[str, int, int, bytes]] = []
     signals: list[Emission | Subscription | Unsubscription] = []
-    news: list[News] = []
+    news: list[Emission] = []
 
 
 class Emission(msgspec.Struct, kw_only=True, gc=False):
@@ -165,16 +185,6 @@ class Emission(msgspec.Struct, kw_only=True, gc=False):
     run_id: str | None = None
     cmd: str = ""
     quiet: bool = False
-
-
-class News(Protocol):
-    """Something about a run that becomes a domain event only if somebody listens to its name."""
-
-    name: str
-    wanted: bool
-
-    def emission(self) -> Emission:
-        """The event. Asked for only if somebody listens, which is then `wanted`."""
 
 
 class Subscription(msgspec.Struct, kw_only=True, gc=False):
@@ -270,6 +280,14 @@ class Claimed(msgspec.Struct):
     is_first: bool = False
 
 
+class Committed(msgspec.Struct):
+    """What a commit has led to beside itself: runs that were claimed, and whether any news were recorded, so that those
+    who listen should look."""
+
+    claimed: list[Claimed]
+    emitted: bool = False
+
+
 class WorkerRow(msgspec.Struct, kw_only=True):
     """A worker: what its code knows by `names`, and the schedules that its code declares. `damage` says what of it could
     not be read."""
@@ -330,24 +348,76 @@ class ScheduleChange(msgspec.Struct, kw_only=True):
     delete: bool = False
 
 
-class Store(Protocol):
-    """Where runs, histories and inboxes live.
-
-    Each method is one transaction: it happens whole or not at all, and once it has returned it survives the process
-    and the machine (claims and heartbeats only the process: they mean nothing without the machine). Failures are
-    StoreErrors. After a failure of `commit` or `create` the caller doesn't know whether it happened, and has to look.
-    A value that the database can't hold is an EncodeError, and nothing has happened; a time beyond the last one it
-    can hold is that last one.
-    """
+class Query(Protocol):
+    """What people and monitors read of a store. Nothing here writes, and lists never read payloads. `url` is for people:
+    no password is in it. `clock` is the store's time, to wait by."""
 
     app: str
     url: str
+    clock: Clock
 
     def now(self) -> int:
         """The store's time. All workers on one store agree on it."""
 
+    def secret(self) -> bytes:
+        """A random key made once per store, for signing tokens."""
+
     def close(self) -> None:
         """Let go of every connection. Nothing is lost."""
+
+    # -- who and what is there
+
+    def workers(self) -> list[WorkerRow]: ...
+
+    def apps(self) -> list[str]:
+        """The apps that have runs, workers or schedules here, by name; for whoever looks at a store without an app's code."""
+
+    # -- runs
+
+    def get(self, run_id: str) -> RunRow | None: ...
+
+    def runs(self, query: RunQuery) -> list[RunRow]: ...
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
+        """A run's history after event number `after`, all of it or only the kinds given."""
+
+    def data(self, run_id: str) -> dict[str, bytes]:
+        """What the run has published of its data."""
+
+    def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
+        """What is kept beside the run's history under `key`, by value."""
+
+    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
+        """What a run has streamed after item number `after`, in order."""
+
+    def orders(self, run_id: str) -> list[str]:
+        """The kinds of the control messages that wait in a run's inbox."""
+
+    def find_hook(self, key: str) -> list[tuple[str, str]]:
+        """Runs that wait for a hook of that key: (run id, hook name)."""
+
+    # -- schedules and domain events
+
+    def schedules(self, name: str | None = None) -> list[ScheduleRow]:
+        """The schedules of the app by name, or the one of that name."""
+
+    def domain_event(self, id: str) -> DomainEventRow | None: ...
+
+    def trace(self, correlation: str, limit: int) -> tuple[list[RunRow], list[DomainEventRow]]:
+        """What belongs to one process, of all apps, oldest first: up to `limit` runs with that correlation, or with
+        that id in this app, and up to as many domain events."""
+
+
+class Store(Query, Protocol):
+    """Where runs, histories and inboxes live.
+
+    Each method is one transaction: it happens whole or not at all, and once it has returned it survives the process
+    and the machine (claims and heartbeats only the process: they mean nothing without the machine). Failures are
+    StoreErrors. After a failure of `commit` or `create` the caller doesn't know whether it happened, and has to look
+    (after a commit: once `settle` has returned). After a StoreBusyError it certainly didn't, and can be tried again.
+    A value that the database can't hold is an EncodeError, and nothing has happened; a time beyond the last one it
+    can hold is that last one.
+    """
 
     def check(self) -> None:
         """Find out whether what the store stands on is still there; StoreLostError if it was deleted or replaced, and
@@ -357,9 +427,6 @@ class Store(Protocol):
     def strain(self) -> str:
         """What weighs on the store without keeping it from working, and what to do about it; empty if nothing does. What
         can be done here is done."""
-
-    def secret(self) -> bytes:
-        """A random key made once per store, for signing tokens."""
 
     # -- workers
 
@@ -389,11 +456,6 @@ class Store(Protocol):
         that it can't write any more), its runs can be claimed at once, and each counts a loss. Whoever was kept
         from the store itself says `by_lease=False`: the others may not have been able to renew theirs either."""
 
-    def workers(self) -> list[WorkerRow]: ...
-
-    def apps(self) -> list[str]:
-        """The apps that have runs, workers or schedules here, by name; for whoever looks at a store without an app's code."""
-
     def addresses(self, everyone: bool = False) -> list[str]:
         """Where the engines of live workers can be rung: those of the app, or of all apps."""
 
@@ -403,53 +465,42 @@ class Store(Protocol):
         """Create a run. If its id is taken nothing happens and the run that has it is returned, unless it has
         ended and `replace` says to delete it first."""
 
-    def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> list[Claimed]:
+    def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs. The signals of a
         change take effect in their order; its news become domain events if there is a subscription to their name.
 
         Raises Fenced, with nothing written, if the worker has been declared dead. A run is claimable if nobody
         owns it, its workflow is one of `names`, and either `wake_at` is past or a message waits for it (runs that
         are held or to begin later: a control message). If the id of a child is taken, its `if_taken` is posted
-        instead; messages to runs that don't exist or have ended are dropped, except `late` ones."""
+        instead; messages to runs that have ended are dropped, except `late` ones, and so are those to runs that don't exist,
+        except for their `if_gone`."""
+
+    def settle(self, worker_id: str) -> None:
+        """After a `commit` of that worker whose fate is unknown: what is read once this has returned shows whether it
+        happened. A connection may be lost while the database goes on with what it was told."""
 
     def letters(self, worker_id: str) -> list[Letter]:
         """The inboxes of all runs the worker owns, oldest first. Reading doesn't consume; `commit` does."""
 
-    def post(self, message: Message) -> str | None:
-        """Put a message into a run's inbox; the run's status, None if there is no such run. Nothing is put
-        into the inbox of a run that has ended, unless the message is `late`."""
-
-    def orders(self, run_id: str) -> list[str]:
-        """The kinds of the control messages that wait in a run's inbox."""
-
-    def get(self, run_id: str) -> RunRow | None: ...
-
-    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
-        """A run's history after event number `after`, all of it or only the kinds given."""
-
-    def data(self, run_id: str) -> dict[str, bytes]:
-        """What the run has published of its data."""
-
-    def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
-        """What is kept beside the run's history under `key`, by value."""
-
-    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
-        """What a run has streamed after item number `after`, in order."""
+    def post(self, message: Message) -> Posted:
+        """Put a message into a run's inbox. Nothing is put into the inbox of a run that has ended, unless the message is
+        `late`, nor a copy of one with the same `dedupe`."""
 
     def streamed(self, run_id: str) -> dict[str, int]:
         """The last attempt of which something was streamed, by command."""
 
-    def find_hook(self, key: str) -> list[tuple[str, str]]:
-        """Runs that wait for a hook of that key: (run id, hook name)."""
-
-    def runs(self, query: RunQuery) -> list[RunRow]: ...
-
-    def delete(self, run_id: str) -> str | None:
+    def delete(self, run_id: str, no: int | None = None, farewell: Farewell | None = None) -> str | None:
         """Delete a run that has ended or is held, with everything that belongs to it. Returns the status it had,
-        None if there is no such run; a run with any other status is not deleted."""
+        None if there is no such run (of the number `no`, if that is given); a run with any other status is not deleted.
+        `farewell` says what is posted to others in the same transaction, and must do nothing else."""
 
     def collect(self, limit: int) -> Collected:
-        """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each."""
+        """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
+        run with a control message in its inbox stays until somebody has dealt with it."""
+
+    def reset_times(self, ahead: int) -> int:
+        """The clock was set back. Runs that wait for a time, and whose last event is further in the future than `ahead`,
+        can be claimed at once: their owner will tell anew when they are due. How many there were."""
 
     def next_wake(self, names: Sequence[str]) -> int | None:
         """When the next unowned run of these workflows is due; 0 if a message waits for one."""
@@ -457,13 +508,10 @@ class Store(Protocol):
     def orphans(self, before: int) -> list[RunRow]:
         """Runs due before `before` that nobody owns and whose workflow no live worker knows."""
 
-    def set_aside(self, no: int, reason: str, stuck: str, news: News | None = None) -> bool:
+    def set_aside(self, no: int, reason: str, stuck: str, news: Emission | None = None) -> bool:
         """Mark an unowned run STUCK, if it is still unowned."""
 
     # -- schedules
-
-    def schedules(self, name: str | None = None) -> list[ScheduleRow]:
-        """The schedules of the app by name, or the one of that name."""
 
     def due_schedules(self, names: Sequence[str], limit: int) -> list[ScheduleRow]:
         """Schedules of these workflows that are not paused and have something to do: their next tick has come, or a
@@ -479,9 +527,12 @@ class Store(Protocol):
 
     # -- domain events
 
-    def emit(self, emission: Emission) -> bool:
+    def emit(self, emission: Emission, subscriptions: Sequence[Subscription] = ()) -> bool:
         """Record a domain event for all subscriptions there are, of all apps, as `commit` does with those of a change.
-        False if there is an event of that id already; then nothing happens."""
+        False if there is an event of that id already; then nothing happens.
+
+        The `subscriptions` that the emitter's code declares hold from now on if there are none such, unless a worker
+        knows the target: it has said what it listens to."""
 
     def arrivals(self, limit: int) -> list[Arrival]:
         """Domain events that subscriptions of this app have yet to get, oldest first."""
@@ -493,20 +544,25 @@ class Store(Protocol):
         """Carry out each delivery whose arrival is still as it was read; the others are somebody else's. A run whose id
         is taken is left alone, and so is a subscription that has ended."""
 
-    def domain_event(self, id: str) -> DomainEventRow | None: ...
 
-    def trace(self, correlation: str, limit: int) -> tuple[list[RunRow], list[DomainEventRow]]:
-        """What belongs to one process, of all apps, oldest first: up to `limit` runs with that correlation, or with
-        that id in this app, and up to as many domain events."""
+class Topic(StrEnum):
+    """What a hint is about, so that an engine asks only for that: runs to be claimed, messages to runs, domain events,
+    schedules."""
+
+    EVERYTHING = "*"
+    RUNS = "runs"
+    INBOX = "inbox"
+    EVENTS = "events"
+    SCHEDULES = "schedules"
 
 
 class Notifier(Protocol):
     """Push between processes: hints only. A lost hint costs a moment, a needless one costs a look."""
 
-    def listen(self, on_ring: Callable[[], None]) -> str:
+    def listen(self, on_ring: Callable[[Topic], None]) -> str:
         """Call `on_ring` from some thread whenever an engine should look; the address others ring at."""
 
-    def ring(self, everyone: bool = False) -> None:
+    def ring(self, topic: Topic, everyone: bool = False) -> None:
         """Something was put where an engine should look: one of this app, or of any."""
 
     def announce(self, run_ids: Iterable[str]) -> None:
@@ -526,7 +582,7 @@ class Watch(Protocol):
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
-    """One try of a step, as an executor gets it."""
+    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that."""
 
     token: int
     run_no: int
@@ -548,11 +604,12 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     quiet: bool = False
     checkpoint: bytes | None = None
     streams_as: int = 0
+    company: int = 0
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it. `logs` is
-    what is to be kept of what it has logged, encoded."""
+    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
+    others. `logs` is what is to be kept of what it has logged, encoded."""
 
     attempt: Attempt
     started: int
@@ -561,6 +618,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     encoded_error: bytes | None = None
     cancelled: bool = False
     lost: bool = False
+    company: int = 0
     data: dict[str, Any] = {}
     emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None
@@ -570,21 +628,34 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Executor(Protocol):
     """Where steps execute."""
 
-    def start(self, on_outcome: Callable[[Outcome], None], on_report: Callable[[Attempt, str, Any], None]) -> None:
+    def start(
+        self,
+        on_outcome: Callable[[Outcome], None],
+        on_report: Callable[[Attempt, str, Any], None],
+        may_begin: Callable[[], bool],
+    ) -> None:
         """Begin to accept attempts. `on_outcome` is called once per attempt, `on_report` for what a step says on
-        its way; both from any thread."""
+        its way. `may_begin` is asked right before an attempt begins to execute: if the answer is no it doesn't, and its
+        outcome is that it was cancelled. All are called from any thread, cost next to nothing and raise nothing."""
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
-        """Execute attempts. Never blocks, never raises for what the steps do."""
+        """Execute attempts. Never blocks, never raises for what the steps do. An attempt's `timeout` and `stall_timeout`
+        count from its beginning, and decide its outcome at that time whatever its code does."""
+
+    def withdraw(self, tokens: Iterable[int]) -> set[int]:
+        """Take back those of these attempts that have not begun to execute, and say which. They will not begin, and no
+        outcome arrives for them. Not to be called from several threads at a time, nor beside `cancel`."""
 
     def started_at(self, token: int) -> int | None:
         """When an attempt began to execute; None if it still waits for its turn."""
 
     def cancel(self, token: int) -> None:
-        """Interrupt an attempt if it can be interrupted; its outcome still arrives, marked cancelled."""
+        """End an attempt, whether it has begun or not: its outcome arrives at once, marked cancelled, unless it has one.
+        Its code is interrupted if it can be."""
 
     def stop(self, grace: float) -> None:
-        """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it."""
+        """Accept nothing more, wait up to `grace` seconds for what executes, then interrupt it. Code that doesn't end
+        within a moment after that is left behind."""
 
     def close(self) -> None:
         """After `stop`: close what the steps have shared. The code of users decides how long that takes, so by now
@@ -592,14 +663,13 @@ class Executor(Protocol):
 
 
 class Clock(Protocol):
-    """Time, as something that a test can move."""
+    """Time and chance, as something that a test can move."""
 
-    def now(self) -> int: ...
+    def now(self) -> int:
+        """Microseconds since the epoch."""
 
-    def wait(
-        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
-    ) -> Any:
-        """Block in `get(seconds)` until something arrives, the time `due` or `tick` has come, or `timeout` real seconds
-        have passed; then it raises queue.Empty. `busy` says how many steps execute: meanwhile time must not be skipped.
-        `tick` is when the next schedule ticks: for that alone nobody who waits for a run skips time, as there is always
-        a next one."""
+    def monotonic(self) -> float:
+        """Seconds, on a clock that is never set, and goes on while the machine sleeps."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""

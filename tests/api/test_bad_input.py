@@ -44,8 +44,8 @@ from holdfast import (
     wf,
 )
 from holdfast.api.options import NO_OPTIONS
-from holdfast.engine.reactor import Settings
-from holdfast.executors import local as local_module
+from holdfast.engine.settings import Settings
+from holdfast.executors import loops as loops_module
 from holdfast.stores import sqlite as sqlite_module
 from holdfast.stores.doorbell import Intercom
 from holdfast.stores.sqlite import SqliteStore
@@ -616,7 +616,7 @@ def test_code_that_swallows_the_interruption_is_set_aside_even_so(app: App) -> N
 def test_an_async_step_that_blocks_is_told_with_its_line(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(loops_module, "PATIENCE", 0.05)
     told = threading.Event()
 
     @app.step
@@ -637,8 +637,9 @@ def test_an_async_step_that_blocks_is_told_with_its_line(
         told.set()
         assert run.result() == "done"
     (message,) = caplog.messages
+    place = line_of(blocks.__wrapped__, "told.wait")
     assert (
-        f"holds up all others of this worker, for 0.05 s or longer, at {line_of(blocks.__wrapped__, 'told.wait')}"
+        f"async step 'blocks' of run {run.id} holds up all others of this worker, for 0.05 s or longer, at {place}"
         in message
     )
 
@@ -832,11 +833,15 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         flow.start()
 
 
-@pytest.mark.parametrize("url", ["postgresql://localhost/x", "mysql://x", "redis://x"])
+@pytest.mark.parametrize("url", ["mysql://me:secret@x", "redis://x"])
 def test_a_store_that_is_not_there_yet_says_what_is(url: str) -> None:
     app = App("shop", url)
-    with pytest.raises(StoreUnavailableError, match=r"this version knows SQLite files; give a path, sqlite:///path"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"knows SQLite files and PostgreSQL; give a path, sqlite:///path"
+    ) as refused:
         app.runs()
+    assert "secret" not in str(refused.value)
+    assert "secret" not in repr(app)
 
 
 def test_a_store_that_cannot_be_written_says_so_and_loses_nothing(app: App, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from holdfast import (
 from holdfast.api import client as client_module
 from holdfast.app import SystemClock
 from holdfast.engine.live import LiveRun
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 from holdfast.testing import TestApp
 
 # -- ids
@@ -294,9 +294,9 @@ def test_runs_that_sleep_leave_nothing_in_memory(app: App) -> None:
     with app.worker(settings=Settings(park_after=0.01)) as engine:
         for _ in range(1_500):
             flow.start()
-        wait_until(lambda: not engine.runs and not app.runs(status=["PENDING", "RUNNING"], limit=1), 60)
+        wait_until(lambda: not engine.engine.runs and not app.runs(status=["PENDING", "RUNNING"], limit=1), 60)
         wait_until(lambda: _count_live_runs() == 0)
-        assert len(engine._due) <= 1_000
+        assert len(engine.engine.due) <= 1_000
 
 
 def _count_live_runs() -> int:
@@ -338,7 +338,9 @@ def test_a_higher_priority_goes_first_and_never_before_its_time(app: App) -> Non
         flow.options(priority=5).start("highest"),
         flow.options(priority=5, delay="1h").start("later"),
     ]
-    with app.worker(concurrency=1):
+    with app.worker(
+        concurrency=1, settings=Settings(claim=1)
+    ):  # one at a time: what is claimed together is sorted anyway
         for run in runs[:3]:
             run.result(timeout=10)
     assert order == ["highest", "higher", "normal"]
@@ -452,7 +454,7 @@ def test_the_result_of_a_failed_run_is_its_exception_each_time_it_is_asked_for(a
 def test_without_a_worker_result_warns_with_path_and_command(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(client_module, "WARN_AFTER", 0.05)
 
     @app.workflow
     def flow() -> None: ...

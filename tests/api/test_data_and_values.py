@@ -197,7 +197,7 @@ def test_a_data_key_is_a_text(app: App, key: Any) -> None:
         wf.set_data(key, 1)
 
     with TestApp(app):
-        with pytest.raises(Exception, match=r"wf.set_data: the key is .*; give a text that isn't empty"):
+        with pytest.raises(Exception, match=r"wf.set_data: key=.*: give a text that is not empty"):
             by_step.start().result()
 
 
@@ -440,3 +440,16 @@ def test_a_result_over_the_limit_fails_the_step_at_once(tmp_path: Path) -> None:
             run.send("h", "x" * 2000)
         with pytest.raises(PayloadTooLargeError):
             run.result()
+
+
+def test_what_a_step_says_it_returns_is_what_the_workflow_gets(app: App) -> None:
+    @app.step
+    async def find() -> Item:
+        return {"name": "pen", "price": Decimal("1.5")}  # type: ignore[return-value]
+
+    @app.workflow
+    async def flow() -> str:
+        return (await find()).name
+
+    with app.worker():
+        assert flow.start().result(timeout=10) == "pen"

@@ -485,7 +485,8 @@ def test_of_two_answers_at_once_one_counts(app: App) -> None:
         world.settle()
         token = run.data["token"]
         app.send_hook(token, "first")
-        app.send_hook(token, "second")
+        with pytest.raises(HookTokenError, match="was used already; it is good for one answer"):
+            app.send_hook(token, "second")
         run.resume()
         assert run.result() == ["first", "nothing more"]
 

@@ -32,7 +32,7 @@ from holdfast import (
     this_step,
     wf,
 )
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 from holdfast.logs import KEPT_BYTES, KEPT_LINES, KeptLogs
 from holdfast.ports import Attempt
 from holdfast.testing import TestApp
@@ -199,7 +199,7 @@ def test_a_run_that_left_memory_and_came_back_goes_on_where_it_was_heard_last(ap
 
     with app.worker(settings=Settings(park_after=0.01, park_factor=0)) as engine:
         run = order.start()
-        wait_until(lambda: run.status == "WAITING" and not engine.runs)
+        wait_until(lambda: run.status == "WAITING" and not engine.engine.runs)
     with app.worker():
         run.send("answer", "yes")
         assert run.result(timeout=10) == "yes"
@@ -407,7 +407,7 @@ def test_text_that_no_encoding_knows_is_kept_as_far_as_it_can_be() -> None:
     )  # fmt: skip
     encoded = kept.encode(attempt, Codec())
     assert encoded is not None
-    assert json.loads(encoded)["lines"][0][3] == "half a ? pair"
+    assert json.loads(encoded)["lines"][0][3] == "half a \\ud800 pair"
 
 
 class Rot:
@@ -472,9 +472,9 @@ def test_an_outcome_that_takes_the_long_way_brings_its_logs(app: App, heard: Hea
         run = order.start()
         wait_until(lambda: heard.messages == ["working"])
         run.pause()
-        wait_until(lambda: run.status == "PAUSED" and not engine.runs)
+        wait_until(lambda: run.status == "PAUSED" and not engine.engine.runs)
         gate.set()
-        wait_until(lambda: not engine._attempts)
+        wait_until(lambda: not engine.engine.inflight)
         run.resume()
         assert run.result(timeout=10) == "done"
     assert lines(run) == [("work", 1, ["working"])]

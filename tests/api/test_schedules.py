@@ -28,7 +28,7 @@ from holdfast import (
     sleep,
     wf,
 )
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 from holdfast.ports import ScheduleChange
 from holdfast.testing import TestApp
 

@@ -26,7 +26,7 @@ from holdfast import (
     this_step,
     wf,
 )
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 from holdfast.testing import TestApp
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")

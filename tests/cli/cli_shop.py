@@ -105,6 +105,11 @@ async def asks(who: str) -> str:
 
 
 @app.workflow
+async def polls(count: int) -> list[str]:
+    return await asyncio.gather(*(hook(f"vote-{i}") for i in range(count)))
+
+
+@app.workflow
 async def listens() -> str:
     return str(await hook("word", key="k1"))
 

@@ -21,7 +21,7 @@ from cli_driver import Cli, eventually
 
 from holdfast.cli.endpoint import HealthEndpoint, parse_address
 from holdfast.engine.health import Pulse
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 
 
 def get(url: str, method: str = "GET") -> tuple[int, str]:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.plain import Reader, call_text
 from holdfast.codec import Codec
+from holdfast.views.values import PlainReader, call_text
 
 
 class Colour(enum.Enum):
@@ -60,13 +60,13 @@ ID = uuid.UUID(int=7)
 def test_tags_are_dropped_and_what_they_hold_is_kept(value: object, plain: object) -> None:
     codec = Codec()
     codec.types.register(Point)
-    read = Reader(Codec()).value(codec.encode(value))
+    read = PlainReader(Codec()).value(codec.encode(value))
     assert read == plain
     json.loads(json.dumps(read, allow_nan=False))
 
 
 def test_what_a_newer_version_wrote_is_shown_as_it_is() -> None:
-    reader = Reader(Codec())
+    reader = PlainReader(Codec())
     assert reader.value(b'{"$": "hologram", "v": [1]}') == [1]
     assert reader.value(b'{"$": "timedelta", "v": "?"}') == {"$": "timedelta", "v": "?"}
 
@@ -80,8 +80,8 @@ class Zlib:
 def test_what_is_sealed_needs_the_apps_codec() -> None:
     codec = Codec(transforms=[Zlib()])
     sealed = codec.encode({"a": Decimal("1.5")})
-    assert Reader(codec).value(sealed) == {"a": "1.5"}
-    assert Reader(Codec()).value(sealed) == "<sealed by zlib>"
+    assert PlainReader(codec).value(sealed) == {"a": "1.5"}
+    assert PlainReader(Codec()).value(sealed) == "<sealed by zlib>"
 
 
 def test_an_error_is_its_type_its_message_and_its_traceback() -> None:
@@ -89,7 +89,7 @@ def test_an_error_is_its_type_its_message_and_its_traceback() -> None:
     try:
         raise KeyError("gone")
     except KeyError as error:
-        facts = Reader(codec).error(codec.encode_error(error))
+        facts = PlainReader(codec).error(codec.encode_error(error))
     assert facts is not None
     assert (facts["type"], facts["message"]) == ("KeyError", "'gone'")
     assert "test_cli_plain.py" in facts["traceback"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import pty
@@ -75,40 +76,6 @@ def test_a_worker_works_until_it_is_told_to_stop(
     assert "no worker" in cli("health", code=5).err
 
 
-LINGERING = """
-import asyncio, pathlib, threading
-from holdfast import App
-
-app = App("lingering", "lingering.db")
-
-def hang():
-    pathlib.Path("begun").touch()
-    threading.Event().wait()
-
-@app.step
-async def linger():
-    await asyncio.to_thread(hang)
-"""
-
-
-def test_a_thread_that_a_step_has_left_behind_does_not_make_a_worker_deaf_to_signals(tmp_path: Path) -> None:
-    (tmp_path / "lingering.py").write_text(LINGERING)
-    place: Any = {"cwd": tmp_path, "env": {**os.environ, "HOLDFAST_APP": "lingering"}, "text": True}
-    worker = subprocess.Popen([*COMMAND, "worker", "--grace", "0"], **place, stderr=subprocess.PIPE)
-    try:
-        subprocess.run([*COMMAND, "start", "linger"], **place, check=True, capture_output=True)
-        eventually((tmp_path / "begun").exists)
-        worker.send_signal(signal.SIGTERM)
-        assert worker.stderr is not None
-        while "has stopped" not in worker.stderr.readline():
-            assert worker.poll() is None
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(20) == -signal.SIGTERM
-    finally:
-        worker.kill()
-        worker.communicate()
-
-
 def test_on_a_terminal_a_run_is_a_live_tree(
     process: subprocess.Popen[str], cli: Cli, environment: dict[str, str]
 ) -> None:
@@ -145,14 +112,17 @@ def test_a_pipe_that_closes_early_is_no_error(environment: dict[str, str], cli: 
 
 
 def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(cli: Cli, environment: dict[str, str]) -> None:
-    child: Any = subprocess.Popen(
-        [*COMMAND, "run", "sleeps", "--id", "s1"], env=environment, stderr=subprocess.PIPE, text=True
-    )
-    assert "RunStarted" in child.stderr.readline()
-    child.send_signal(signal.SIGINT)
-    said = child.stderr.read()
-    child.stderr.close()
-    assert child.wait(20) == 130
+    command = [*COMMAND, "run", "sleeps", "--id", "s1"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stderr is not None
+            # On a busy machine it may be told first that no worker is there.
+            said = "".join(itertools.takewhile(lambda line: "RunStarted" not in line, child.stderr))
+            child.send_signal(signal.SIGINT)
+            said += child.stderr.read()
+            assert child.wait(60) == 130
+        finally:
+            child.kill()
     assert "run s1 goes on" in said
     assert "runs cancel s1" in said
     assert "Traceback" not in said
@@ -176,5 +146,27 @@ def test_what_steps_print_is_seen_at_once_in_a_pipe(tmp_path: Path) -> None:
             )
             assert worker.stdout is not None
             assert worker.stdout.readline() == "charging order-2\n"
+        finally:
+            worker.kill()
+
+
+def test_a_worker_of_its_own_switches_threads_often_and_one_in_a_program_leaves_that_alone(tmp_path: Path) -> None:
+    """One step that computes would hold up every commit; but how a program switches threads is its own business."""
+    (tmp_path / "switching.py").write_text(
+        "import sys, holdfast\n"
+        "app = holdfast.App('switching')\n"
+        "@app.step\n"
+        "def interval() -> float:\n"
+        "    return sys.getswitchinterval()\n"
+    )
+    ask = "import switching; print(switching.interval.start().result(timeout=60))"
+    embedded = "import switching\nwith switching.app.worker():\n    " + ask.partition("; ")[2]
+    place: dict[str, Any] = {"cwd": tmp_path, "text": True}
+    usual = subprocess.run([sys.executable, "-c", embedded], check=True, capture_output=True, **place)
+    assert float(usual.stdout) == sys.getswitchinterval() == 0.005
+    with subprocess.Popen([*COMMAND, "-A", "switching", "worker"], stderr=subprocess.DEVNULL, **place) as worker:
+        try:
+            found = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, **place)
+            assert float(found.stdout) == 0.0005
         finally:
             worker.kill()

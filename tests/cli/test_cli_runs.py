@@ -99,6 +99,21 @@ def test_show_names_the_hooks_that_are_open(cli: Cli) -> None:
     assert cli("runs", "show", "asks-1", "--json").json["hooks"] == [{"name": "shop-approval", "key": ""}]
 
 
+def test_show_names_all_open_hooks_however_many_there_are(cli: Cli) -> None:
+    cli("start", "polls", "7", "--id", "polls-1")
+    cli.wait_for("polls-1", "WAITING")
+    facts = cli("runs", "show", "polls-1", "--json").json
+    assert [hook["name"] for hook in facts["hooks"]] == [f"vote-{i}" for i in range(7)]
+    assert facts["why"]["kind"] == "hook"
+    assert len(facts["why"]["details"]["waits"]) == 7
+
+
+@pytest.mark.usefixtures("runs")
+def test_show_says_why_a_run_is_where_it_is(cli: Cli) -> None:
+    assert "WAITING  waiting for hook 'shop-approval', until " in cli("runs", "show", "asks-1").out
+    assert cli("runs", "show", "fails-1", "--json").json["why"]["text"] == "failed: ValueError: no boxes"
+
+
 @pytest.mark.usefixtures("runs")
 def test_history_numbers_the_events(cli: Cli) -> None:
     lines = cli("runs", "history", "total-1").lines

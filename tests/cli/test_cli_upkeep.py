@@ -5,9 +5,10 @@ from __future__ import annotations
 import cli_shop
 import pytest
 from cli_driver import Cli
+from waiting import wait_until
 
-from holdfast import App
-from holdfast.engine.reactor import Settings
+from holdfast import App, hook
+from holdfast.engine.settings import Settings
 
 
 @pytest.mark.usefixtures("worker")
@@ -80,3 +81,36 @@ def look_for_what_nobody_knows(cli: Cli) -> None:
 def test_gc_counts_what_it_deletes(cli: Cli) -> None:
     assert cli("gc").out == "deleted 0 runs\n"
     assert cli.without_code("--app-name", "shop", "gc", "--json").json == {"deleted": 0}
+
+
+def test_doctor_names_runs_that_wait_for_children_that_are_gone(cli: Cli) -> None:
+    app = App("family", cli.store)
+
+    @app.workflow
+    async def child() -> None:
+        await hook("go")
+
+    @app.workflow
+    async def parent() -> None:
+        done = child.options(id="done").submit()
+        await done
+        await child.options(id="lost").submit()
+
+    with app.worker(settings=Settings(park_after=0.05)):
+        run = parent.start()
+        wait_until(lambda: any(each.id == "done" for each in app.runs()))
+        app.get_run("done").send("go")
+        wait_until(lambda: any(each.id == "lost" for each in app.runs()))
+        assert "children" not in {f["check"] for f in cli.without_code("--app-name", "family", "doctor", "--json").json}
+        lost = app.get_run("lost")
+        lost.pause()
+        wait_until(lambda: lost.status == "PAUSED")
+        wait_until(lambda: app.store.get(run.id).owner is None)  # type: ignore[union-attr]
+        app.store.delete("lost")  # as an older version did it: nobody is told
+        findings = cli.without_code("--app-name", "family", "doctor", "--json", code=1).json
+        (found,) = [f for f in findings if f["check"] == "children"]
+        assert f"run {run.id} waits for children that were deleted" in found["text"]
+        assert found["items"] == [f"{run.id} waits for lost"]
+        run.cancel()
+        wait_until(lambda: run.status == "CANCELLED")
+    app.close()

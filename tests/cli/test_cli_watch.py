@@ -12,8 +12,10 @@ from cli_driver import Cli, eventually
 
 from holdfast.app import App
 from holdfast.cli.output import Line, print_table
-from holdfast.cli.plain import Reader
-from holdfast.cli.tree import Grove, Node, Painter
+from holdfast.cli.tree import Painter
+from holdfast.views.reading import RunTree
+from holdfast.views.tree import TreeNode
+from holdfast.views.values import PlainReader
 
 SECOND = 1_000_000
 
@@ -68,12 +70,12 @@ def test_a_retried_run_and_its_retried_child_are_read_anew(cli: Cli, tmp_path: P
     gate = tmp_path / "gate"
     cli("run", "outer", str(gate), "--id", "o1", code=1)
     shop = App("shop", cli.store)
-    grove = Grove(shop.store, Reader(shop.codec), "o1")
-    assert [node.state for node in grove.read().children] == ["FAILURE"]
+    tree = RunTree(shop.store, PlainReader(shop.codec), "o1")
+    assert [node.state for node in tree.read().children] == ["FAILURE"]
     gate.touch()
     cli("runs", "retry", "o1")
     cli.wait_for("o1", "SUCCESS")
-    root = grove.read()
+    root = tree.read()
     shop.close()
     assert (root.state, root.attempt) == ("SUCCESS", 2)
     assert [(node.name, node.state) for node in root.children] == [("inner", "FAILURE"), ("inner", "SUCCESS")]
@@ -81,7 +83,7 @@ def test_a_retried_run_and_its_retried_child_are_read_anew(cli: Cli, tmp_path: P
 
 
 def test_who_waits_without_a_worker_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.watch.PATIENCE", 0.0)
+    monkeypatch.setattr("holdfast.cli.watch.WARN_AFTER", 0.0)
     cli("start", "add", "1", "--id", "x")
     told = threading.Event()
 
@@ -114,13 +116,13 @@ def text(lines: list[Line]) -> list[str]:
     return ["".join(span.text for span in line) for line in lines]
 
 
-def tree() -> Node:
-    steps = [Node("charge", "SUCCESS", attempt=2, started_at=0, ended_at=SECOND)]
-    steps += [Node("pack", "SUCCESS", started_at=0, ended_at=SECOND // 2) for _ in range(30)]
-    steps += [Node("notify", "RETRY", started_at=0, detail="retry 12:00:00 (in 3.0s); OSError: gone")]
-    child = Node("ship", "RUNNING", run_id="o1.ship.7c0", started_at=SECOND)
-    child.children = [Node("label", "STARTED", started_at=SECOND, progress={"done": 1, "total": 2, "note": "pdf"})]
-    return Node("fulfil", "RUNNING", run_id="o1", started_at=0, children=[*steps, child])
+def tree() -> TreeNode:
+    steps = [TreeNode("charge", "SUCCESS", attempt=2, started_at=0, ended_at=SECOND)]
+    steps += [TreeNode("pack", "SUCCESS", started_at=0, ended_at=SECOND // 2) for _ in range(30)]
+    steps += [TreeNode("notify", "RETRY", started_at=0, detail="retry 12:00:00 (in 3.0s); OSError: gone")]
+    label = TreeNode("label", "STARTED", started_at=SECOND, progress={"done": 1, "total": 2, "note": "pdf"})
+    child = TreeNode("ship", "RUNNING", run_id="o1.ship.7c0", started_at=SECOND, children=[label])
+    return TreeNode("fulfil", "RUNNING", run_id="o1", started_at=0, children=[*steps, child])
 
 
 def test_what_is_done_is_folded_where_there_is_no_room() -> None:
@@ -135,7 +137,7 @@ def test_what_is_done_is_folded_where_there_is_no_room() -> None:
 
 
 def test_the_upper_part_is_left_out_where_folding_is_not_enough() -> None:
-    root = Node("many", "RUNNING", run_id="m", children=[Node(f"s{i}", "STARTED") for i in range(50)])
+    root = TreeNode("many", "RUNNING", run_id="m", children=[TreeNode(f"s{i}", "STARTED") for i in range(50)])
     lines = text(Painter(0, height=5, crop=True).paint(root))
     assert lines == ["● many  m  RUNNING", "  47 lines above ...", *lines[2:]]
     assert lines[-1] == "└─ ● s49  STARTED"
@@ -150,8 +152,8 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
 
 
 def test_ids_are_short_for_eyes() -> None:
-    root = Node("a", "RUNNING", run_id="6f04b7a1-52d6-473c-bd30-92140f0a7847")
-    root.children = [Node("b", "RUNNING", run_id=f"{root.run_id}.b.3c0")]
+    run_id = "6f04b7a1-52d6-473c-bd30-92140f0a7847"
+    root = TreeNode("a", "RUNNING", run_id, children=[TreeNode("b", "RUNNING", run_id=f"{run_id}.b.3c0")])
     assert text(Painter(0, short_ids=True).paint(root)) == ["● a  6f04b7a1  RUNNING", "└─ ● b  ….b.3c0  RUNNING"]
 
 

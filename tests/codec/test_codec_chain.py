@@ -6,14 +6,16 @@ import json
 import pickle
 import zlib
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from codec_models import Handle, Line, Order
 
+from holdfast import App, RunStuckError
 from holdfast.codec import Codec, Transform
-from holdfast.errors import DecodeError, EncodeError, PayloadTooLargeError
+from holdfast.errors import DecodeError, EncodeError, PayloadTooLargeError, RetryableError, TransformError
 
 KEY = b"0123456789abcdef"
 
@@ -148,3 +150,80 @@ def test_what_pickle_cannot_take_is_refused_with_its_path() -> None:
 def test_a_short_key_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 16"):
         Codec(pickle_key=b"short")
+
+
+class Flaky:
+    """A transform that works now and then, as one does whose key is kept elsewhere."""
+
+    name = "flaky"
+    failures = 0
+
+    def encode(self, data: bytes) -> bytes:
+        return self._through(data)
+
+    def decode(self, data: bytes) -> bytes:
+        return self._through(data)
+
+    def _through(self, data: bytes) -> bytes:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("the key service is away")
+        return bytes(byte ^ 7 for byte in data)
+
+
+def test_a_transform_that_fails_for_a_while_is_an_error_that_may_pass() -> None:
+    flaky = Flaky()
+    codec = Codec(transforms=[flaky])
+    written = codec.encode("secret")
+    flaky.failures = 2
+    with pytest.raises(
+        TransformError, match=r"can't be written through 'flaky': ConnectionError\('the key service"
+    ) as caught:
+        codec.encode("secret")
+    assert isinstance(caught.value, EncodeError)
+    assert isinstance(caught.value, RetryableError)
+    with pytest.raises(TransformError, match=r"can't be read back through 'flaky'") as caught:
+        codec.decode(written)
+    assert isinstance(caught.value, DecodeError)
+
+
+def test_an_error_is_recorded_without_its_text_while_it_can_not_be_sealed() -> None:
+    flaky = Flaky()
+    codec = Codec(transforms=[flaky])
+    flaky.failures = 100
+    record = codec.encode_error(ValueError("secret"))
+    assert b"secret" not in record
+    flaky.failures = 0
+    assert "could not be recorded: a transform of the codec raised" in str(codec.decode_error(record))
+
+
+def test_a_run_lives_through_the_outage_of_a_transform(tmp_path: Path) -> None:
+    flaky = Flaky()
+    app = App("outage", str(tmp_path / "outage.db"), codec=Codec(transforms=[flaky]))
+    attempts: list[str] = []
+
+    @app.step(max_retries=3, retry_delay=0)
+    def work(text: str) -> str:
+        attempts.append(text)
+        if len(attempts) == 1:
+            flaky.failures = 3  # for the result, for the error that this is, and for the least that can be said of it
+        return text
+
+    @app.workflow
+    async def flow() -> str:
+        first = work("a")
+        if len(attempts) == 2:
+            attempts.append("an outage")
+            flaky.failures = 1_000
+        return first + work("b")
+
+    with app.worker() as engine:
+        run = flow.start()
+        with pytest.raises(RunStuckError, match="can't be written through 'flaky'"):
+            run.result(timeout=20)
+        assert engine.failure is None
+        flaky.failures = 0
+        run.resume()
+        assert run.result(timeout=20) == "ab"
+        assert attempts == ["a", "a", "an outage", "b"]
+    app.close()

@@ -366,3 +366,50 @@ def test_exceptions_are_values_too(codec: Codec) -> None:
     assert isinstance(again[1].__cause__, RemoteTraceback)
     assert type(again[2]["x"]) is KeyError
     assert codec.decode(codec.encode(again[1]), Exception).code == 3
+
+
+class Signal(BaseException):
+    pass
+
+
+class HostileError(Exception):
+    """One that raises what is no Exception, whatever is asked of it."""
+
+    def __str__(self) -> str:
+        raise Signal
+
+    __repr__ = __str__
+
+    @property
+    def args(self) -> Any:  # type: ignore[override]
+        raise Signal
+
+    @property
+    def __notes__(self) -> Any:
+        raise Signal
+
+
+class Wrapping(Exception):
+    def __init__(self) -> None:
+        super().__init__(HostileError())
+        self.other = HostileError()
+
+
+@pytest.mark.parametrize("exc", [HostileError(), Wrapping(), ExceptionGroup("g", [HostileError()])])
+def test_an_exception_that_raises_anything_when_it_is_looked_at_is_recorded(codec: Codec, exc: BaseException) -> None:
+    for error in (raised(exc), raised(ValueError("x"), cause=exc)):
+        again = there_and_back(codec, error)
+        assert isinstance(again, Exception)
+        assert type(error).__name__ in json.loads(codec.encode_error(error))["type"]
+
+
+def test_a_class_that_raises_anything_when_it_is_rebuilt_is_a_clear_error(codec: Codec) -> None:
+    class Sullen:
+        pass
+
+    def refuse(data: Any) -> Any:
+        raise Signal
+
+    codec.types.register(Sullen, encode=lambda value: 1, decode=refuse)
+    with pytest.raises(DecodeError, match="can't be rebuilt"):
+        codec.decode(codec.encode(Sullen()))

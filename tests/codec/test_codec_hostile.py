@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import enum
 import json
 import sys
+import uuid
+from collections import deque
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
 
 import codec_models as m
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,8 +39,29 @@ tagged = st.builds(lambda tag, rest: {**rest, "$": tag}, st.sampled_from(TAGS), 
 
 
 def read(decode: Any, data: bytes, *rest: Any) -> None:
+    """Junk may happen to be sound. Then it gives values of the types that are known, and nothing else."""
     with contextlib.suppress(DecodeError):
-        decode(data, *rest)
+        check_known(decode(data, *rest))
+
+
+KNOWN = (
+    type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset, complex, range, Decimal, Fraction,
+    uuid.UUID, dt.date, dt.time, dt.timedelta, dt.tzinfo, PurePath, BaseException, deque, enum.Enum, msgspec.UnsetType,
+    *m.CLASSES,
+)  # fmt: skip
+
+
+def check_known(value: Any) -> None:
+    assert isinstance(value, KNOWN), f"{type(value)} came out of junk"
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        check_known(inner)
+
+
+@given(st.sampled_from(["x", "nope", "", "eval", "Order2"]), st.dictionaries(keys, junk))
+def test_a_tag_that_nobody_knows_is_always_refused(tag: str, rest: dict[str, Any]) -> None:
+    data = json.dumps({**rest, "$": tag}).encode()
+    with pytest.raises(DecodeError):
+        CODEC.decode(data)
 
 
 @settings(max_examples=500, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -414,10 +415,24 @@ def test_options_of_members(app: App) -> None:
         assert app.get_run("named").result() == 1
 
 
-def test_more_members_than_are_under_way_at_once(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_members_than_are_under_way_at_once(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.compose.canvas.WINDOW", 3)
-    header = [chain(steps.echo.s(i), group(steps.double.s(), steps.echo.s())) for i in range(20)]
-    assert chord(header, steps.echo.s()).start().result(20) == [[2 * i, i] for i in range(20)]
+    steps = Steps(app)
+    now, most = 0, 0
+
+    @app.step
+    async def stay(value: int) -> int:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+        return value
+
+    header = [chain(stay.s(i), group(steps.double.s(), stay.s())) for i in range(20)]
+    with app.worker():
+        assert chord(header, steps.echo.s()).start().result(20) == [[2 * i, i] for i in range(20)]
+    assert most <= 3
 
 
 def test_what_a_canvas_stores_grows_with_its_size_and_not_faster(app: App) -> None:

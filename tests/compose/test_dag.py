@@ -569,7 +569,7 @@ def test_what_cannot_work_is_refused_where_it_is_said(app: App) -> None:
     dag.add_step("a", lambda: 1)
     with refused("has a step 'a' already", DuplicateNameError):
         dag.add_step("a", lambda: 2)
-    with refused("run_if='sometimes': give one of all_success"):
+    with refused("run_if='sometimes': give 'all_success', 'all_done'"):
         dag.add_step("b", known, run_if="sometimes")  # type: ignore[arg-type]
     with refused("depends_on='a': give a list"):
         dag.add_step("b", known, depends_on="a")

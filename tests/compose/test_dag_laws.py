@@ -21,7 +21,7 @@ from msgspec import Raw
 from holdfast import App, Dag, DagFailed
 from holdfast.core import events as ev
 from holdfast.core.definitions import StepDefinition
-from holdfast.core.views import steps_of
+from holdfast.views.steps import steps_of
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "150"))
 laws = settings(

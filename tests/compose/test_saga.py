@@ -22,7 +22,7 @@ from holdfast import (
     sleep,
     wf,
 )
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 from holdfast.testing import TestApp
 
 pytestmark = pytest.mark.parametrize("app", ["sqlite"], indirect=True)

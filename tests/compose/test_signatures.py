@@ -20,7 +20,7 @@ from holdfast import (
     group,
     signature,
 )
-from holdfast.compose.canvas import outline
+from holdfast.core.canvases import outline
 
 app = App("signatures", ":memory:")
 other_app = App("other-signatures", ":memory:")
@@ -167,7 +167,7 @@ def test_what_is_no_signature_is_refused_where_it_is_given() -> None:
         (lambda: add.s(1, 2).set(retries=3), "a step has no option 'retries' here; known: delay"),
         (lambda: ship.s(1).set(queue="a"), "a workflow has no option 'queue'"),
         (lambda: add.s(1, 2).apply_async(expires=3), "has no option 'expires'"),
-        (lambda: add.chunks([], 0), "give a size of 1 or more"),
+        (lambda: add.chunks([], 0), r"add.chunks\(\): size=0: give a number of 1 or more"),
         (lambda: add.map([1]).start(), "missing a required argument: 'y'"),
         (lambda: group(add.s(1, 2), add.s(1, "two")).start(), "y: expected int, got 'two'"),
         (lambda: (add.s(1, 2) | add.s("two")).start(), "y: expected int, got 'two'"),
@@ -205,7 +205,8 @@ def test_a_canvas_is_of_one_app_and_belongs_where_it_is_started() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [7, {"app": "signatures"}, {"app": "signatures", "chain": [1]}, {"app": "signatures", "step": "add", "args": 1},
+    [7, {"app": "signatures"}, {"app": "signatures", "chain": [1]}, {"app": "signatures", "chain": 1},
+     {"app": "signatures", "group": [], "on_failure": set()}, {"app": "signatures", "step": "add", "args": 1},
      {"app": "signatures", "map": {"chain": []}, "items": []}],
 )  # fmt: skip
 def test_data_that_is_no_signature_is_refused(data: Any) -> None:

@@ -175,9 +175,10 @@ class World:
         self.deliver(ev.StepFailed(**self._about(cmd), error=Raw(self.app.codec.encode_error(error))))
 
     def fire(self) -> None:
-        timer = self.wake().next_timer()
+        timer, due = self.wake().next_timer(), self.wake().next_due()
         assert timer is not None
-        timer.ts = timer.due
+        assert due is not None
+        timer.ts = due
         self.deliver(timer)
 
     def send(self, name: str, payload: Any = None, key: str = "") -> None:
@@ -268,9 +269,10 @@ class World:
         return ev.HookReceived(name=name, key=key, payload=Raw(b"%d" % len(self.committed)))
 
     def _timer(self) -> ev.Event:
-        timer = self.wake().next_timer()
+        timer, due = self.wake().next_timer(), self.wake().next_due()
         assert timer is not None
-        timer.ts = timer.due
+        assert due is not None
+        timer.ts = due
         return timer
 
     def turn(

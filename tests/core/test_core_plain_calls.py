@@ -237,3 +237,21 @@ def test_outside_a_run_steps_are_plain_functions() -> None:
         return await a(1), p(2)
 
     assert asyncio.run(main()) == (None, None)
+
+
+def test_a_plain_call_in_a_context_of_its_own_comes_back_to_it() -> None:
+    """`Context.run` is how libraries keep variables apart; a call that waits inside it must not leave it."""
+
+    def flow() -> Any:
+        place.set("root")
+
+        def inside() -> str:
+            place.set("inside")
+            p(1)
+            return place.get()
+
+        found = contextvars.copy_context().run(inside)
+        q(2)
+        return found, place.get()
+
+    assert world(flow).run().result() == ("inside", "root")

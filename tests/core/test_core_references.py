@@ -11,6 +11,7 @@ from holdfast.codec import Reference, refer_to
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.loop import running
+from holdfast.core.pending import Recorded
 
 
 async def sum_of_many() -> Any:
@@ -22,8 +23,8 @@ async def sum_of_many() -> Any:
     second = await execution.ask_step("a", Raw(b'{"args":[2]}'), raw=True)
     reference = refer_to([first, second], "2 results")
     call = execution.codec.join_call([execution.codec.join_list([first, second])], {})
-    return await execution.ask_step(
-        "b", Raw(execution.codec.join_call([reference], {})), resolve=lambda: call, raw=True
+    return Recorded(
+        await execution.ask_step("b", Raw(execution.codec.join_call([reference], {})), resolve=lambda: call, raw=True)
     )
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Codec, emit
-from holdfast.engine.reactor import Engine, Settings
+from holdfast.engine.host import Host
+from holdfast.engine.settings import Settings
 
 Define = Callable[[App], None]
 
@@ -23,7 +24,7 @@ def deploy(store: str, define: Define, version: str = "1", name: str = "warehous
 
 
 @contextlib.contextmanager
-def worker(app: App) -> Iterator[Engine]:
+def worker(app: App) -> Iterator[Host]:
     with app.worker(settings=Settings(sweep=0.05)) as engine:
         yield engine
     app.close()

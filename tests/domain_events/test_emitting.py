@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from holdfast import App, DefinitionError, EncodeError, RetryableError, Run, WrongContextError, emit, sleep, use, wf
 from holdfast.testing import TestApp
@@ -471,3 +472,17 @@ def test_a_payload_that_does_not_fit_the_annotation_fails_the_run_that_gets_it(a
         (run,) = runs_of(app, "ship")
         with pytest.raises(Exception, match="payment"):
             run.result()
+
+
+def test_an_event_that_is_emitted_before_there_ever_was_a_worker_reaches_what_the_emitter_declares(app: App) -> None:
+    @app.on("PaymentCompleted", where={"currency": "EUR"})
+    @app.workflow
+    async def ship(payment: Payment) -> str:
+        return payment.order
+
+    app.emit("PaymentCompleted", Payment("o-1", Decimal(1)))
+    app.emit("PaymentCompleted", Payment("o-2", Decimal(1), "USD"))
+    app.emit("PaymentCompleted", Payment("o-3", Decimal(1)))
+    with app.worker():
+        wait_until(lambda: len(runs_of(app, "ship")) == 2)
+        assert [run.result(timeout=20) for run in runs_of(app, "ship")] == ["o-1", "o-3"]

@@ -4,7 +4,9 @@ what was executed can be compared with what was recorded."""
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
+import ctypes
 import datetime as dt
 import json
 import logging
@@ -21,6 +23,7 @@ from holdfast import (
     RunError,
     Saga,
     Schedule,
+    WorkerLostError,
     chain,
     chord,
     emit,
@@ -35,9 +38,11 @@ from holdfast import (
 )
 from holdfast.core import events as ev
 from holdfast.engine.records import to_record
+from holdfast.errors import Suspended
 from holdfast.ports import NewRun
 
-app = App("effects", version="1")
+BUILD = os.environ.get("EFFECTS_BUILD", "1")
+app = App("effects", version=BUILD)
 log = logging.getLogger("effects")
 
 
@@ -77,6 +82,15 @@ async def say_at_gate(name: str) -> str:
         this_step.stream(word)
     while not gate(name).exists():
         await asyncio.sleep(0.01)
+    return name
+
+
+@app.step
+async def say_until_gate(name: str) -> str:
+    this_step.stream("before")
+    while not gate(name).exists():
+        await asyncio.sleep(0.01)
+    this_step.stream("after")
     return name
 
 
@@ -221,6 +235,20 @@ def live_in_process(n: int) -> int:
     return n + 1
 
 
+@app.step(at_most_once=True, timeout=None)
+def once(name: str) -> str:
+    effect("once", name)
+    while not gate(name).exists():
+        time.sleep(0.005)
+    return name
+
+
+@app.step(at_most_once=True)
+def once_deadly() -> None:
+    effect("once_deadly")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 # -- workflows
 
 
@@ -230,6 +258,13 @@ async def sequence(n: int) -> int:
     for i in range(n):
         total = await add(total, i)
     return total
+
+
+@app.workflow(retain="1d")
+async def brief(n: int) -> int:
+    """Forgotten some time after its end."""
+    wf.set_data("n", n)
+    return await add(n, 1)
 
 
 @app.workflow
@@ -389,6 +424,66 @@ async def late_failure() -> str:
 
 
 @app.workflow
+async def queued(n: int) -> int:
+    """More plain steps than there are threads."""
+    return len(await asyncio.gather(*(wait_at_gate.submit(f"queued-{i}") for i in range(n))))
+
+
+@app.workflow
+async def only_once(name: str) -> str:
+    return once(name)
+
+
+@app.workflow
+async def once_each(n: int) -> int:
+    return len(await asyncio.gather(*(once.submit(f"once-{i}") for i in range(n))))
+
+
+@app.workflow
+async def once_and_dead() -> str:
+    try:
+        once_deadly()
+    except WorkerLostError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+@app.workflow
+async def raises(name: str) -> None:
+    await add(1, 1)
+    raise Suspended if name == "Suspended" else getattr(builtins, name)
+
+
+@app.step(timeout=None)
+async def slow_or_deadly(n: int, deadly: int) -> int:
+    effect("slow_or_deadly", n)
+    await asyncio.sleep(1)
+    if n == deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return n
+
+
+@app.workflow
+async def wide(n: int, deadly: int) -> int:
+    found = await asyncio.gather(*(slow_or_deadly(i, deadly) for i in range(n)), return_exceptions=True)
+    return sum(isinstance(one, int) for one in found)
+
+
+@app.workflow
+async def killer(how: str) -> None:
+    """Its own code takes the worker down, wherever it is executed."""
+    await add(1, 1)
+    if "EFFECTS_TAMED" in os.environ:
+        return
+    if how == "exit":
+        os._exit(7)
+    elif how == "segfault":
+        ctypes.string_at(0)
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.workflow
 async def gated_process(name: str) -> str:
     return wait_in_process(name)
 
@@ -431,6 +526,13 @@ async def dies_in_process() -> str:
 @app.workflow
 async def in_process(n: int) -> int:
     return live_in_process(n)
+
+
+@app.workflow
+async def changed() -> str:
+    """The second build asks another question."""
+    answer = await hook("go on" if BUILD == "1" else "carry on")
+    return f"{answer} {await add(1, 2)}"
 
 
 @app.step

@@ -14,7 +14,7 @@ from pathlib import Path
 from effects import app
 
 from holdfast import failpoints
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 
 
 def main() -> None:

@@ -15,7 +15,8 @@ import pytest
 from world import World
 
 from holdfast.core import events as ev
-from holdfast.engine.reactor import Engine, Settings
+from holdfast.engine.engine import Engine
+from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError
 from holdfast.ports import Change, Claimed
 
@@ -24,19 +25,19 @@ SETTINGS = {"sweep": 0.1, "unknown_after": 0.0, "started_after": 0.02, "park_aft
 
 @contextmanager
 def running_engine(world: World, prepare: Callable[[Engine], None], **settings: Any) -> Iterator[Engine]:
-    engine = world.app.make_engine(settings=Settings(**(SETTINGS | settings)))
-    prepare(engine)
-    engine.start()
-    thread = threading.Thread(target=engine.run)
+    host = world.app.make_engine(settings=Settings(**(SETTINGS | settings)))
+    prepare(host.engine)
+    host.start()
+    thread = threading.Thread(target=host.run)
     thread.start()
     try:
-        yield engine
+        yield host.engine
     finally:
-        engine.stop(5)
+        host.stop(5)
         thread.join(20)
-        engine.store.close()
+        host.store.close()
     assert not thread.is_alive()
-    assert engine.failure is None
+    assert host.failure is None
 
 
 class FailingCommit:
@@ -170,7 +171,7 @@ def test_a_store_that_stays_away_for_a_while_stops_nothing(world: World) -> None
         world.until(lambda: len(world.ledger("wait_at_gate")) == 3)
         away.set()
         world.open_gate("one")
-        world.until(lambda: engine._failures >= 3)
+        world.until(lambda: engine.backoff.failures >= 3)
         away.clear()
         assert [run.result(timeout=20) for run in runs] == ["one"] * 3 + [3]
     world.check_histories()

@@ -145,7 +145,7 @@ with effects.app.worker() as engine:
         assert child.exitcode == 0
     for run in runs: run.result(timeout=30)
     for i in range(10): effects.app.get_run(f"c{i}").result(timeout=30)
-    assert [worker.id for worker in effects.app.store.workers()] == [engine.me.worker]
+    assert [worker.id for worker in effects.app.store.workers()] == [engine.worker_id]
 """
 
 
@@ -164,7 +164,7 @@ with effects.app.worker() as engine:
         sys.exit()  # leaves the worker's block, as a child that knows nothing of it would
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     effects.app.get_run("in-child").result(timeout=30)
-    assert [worker.id for worker in effects.app.store.workers()] == [engine.me.worker]
+    assert [worker.id for worker in effects.app.store.workers()] == [engine.worker_id]
 """
 
 

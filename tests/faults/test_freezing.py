@@ -11,7 +11,7 @@ from world import World
 
 from holdfast.app import SystemClock
 from holdfast.core import events as ev
-from holdfast.engine.reactor import Settings
+from holdfast.engine.settings import Settings
 from holdfast.errors import StoreBusyError
 from holdfast.stores.sqlite import SqliteStore
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import resource
 import shutil
-import socket
 import sqlite3
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import effects
 import pytest
@@ -98,28 +94,33 @@ def test_a_new_file_of_the_same_name_is_left_alone_by_those_who_had_the_old_one(
 
 
 @pytest.mark.parametrize("vanish", [remove, replace])
-def test_a_worker_says_that_its_file_is_gone(world: World, vanish: Callable[[World], None]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = ["-c", "from holdfast.cli import main; main()", "-A", "effects", "worker", "--health", f":{port}"]
-    world.python(*command)
-
-    def health() -> dict[str, Any]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-                return dict(json.load(answer))
-        except urllib.error.HTTPError as error:
-            return dict(json.load(error))
-        except OSError:
-            return {}
-
-    world.until(lambda: health().get("ok"))
+def test_a_worker_ends_once_its_file_is_gone_whatever_its_steps_do(
+    world: World, vanish: Callable[[World], None]
+) -> None:
+    worker = world.python("-c", "from holdfast.cli import main; main()", "-A", "effects", "worker")
+    effects.gated.start("shut")
+    world.until(lambda: world.ledger("wait_at_gate"))
     vanish(world)
-    told = world.until(lambda: (now := health()) and not now["ok"] and now)
-    assert "restart this process" in told["problem"]
-    assert not told["store_reachable"]
-    assert "can do nothing any more" in world.log()
+    assert worker.wait(20) == 5, world.log()
+    assert "worker ends, as" in re.sub(r"worker \S+ ends", "worker ends", world.log())
+    assert "restart this process" in world.log()
+    assert "Traceback" not in world.log()
+
+
+@pytest.mark.parametrize("vanish", [remove, replace])
+def test_an_engine_in_this_process_ends_once_its_file_is_gone_and_results_say_so(
+    world: World, vanish: Callable[[World], None]
+) -> None:
+    with world.app.worker() as engine:
+        world.until(lambda: engine.health().ok)
+        run = effects.question.start()
+        vanish(world)
+        with pytest.raises(StoreLostError, match="restart this process"):
+            run.result(timeout=20)
+        told = world.until(lambda: not (now := engine.health()).ok and now)
+        assert "restart this process" in told.problem
+        assert not told.store_reachable
+        world.until(lambda: isinstance(engine.failure, StoreLostError))
 
 
 COPY = """
@@ -156,7 +157,7 @@ def test_the_last_to_close_a_database_leaves_one_file(world: World) -> None:
 
 def test_copying_the_lock_of_a_worker_does_not_kill_it(world: World) -> None:
     with world.app.worker() as engine:
-        path = f"{world.database}-worker-{engine.me.worker}"
+        path = f"{world.database}-worker-{engine.worker_id}"
         shutil.copy(path, world.folder / "copied")
         check = f"from holdfast.stores.locks import LifeLock; assert not LifeLock({path!r}).is_free()"
         assert world.python("-c", check).wait(20) == 0, world.log()
@@ -398,3 +399,21 @@ def test_a_schedule_with_a_damaged_row_is_paused_and_says_why(world: World, dama
     assert effects.sequence.start(2).result(timeout=20) == 1
     world.stop(worker)
     assert "ends because of an error" not in world.log()
+
+
+@pytest.mark.parametrize("damage", ["'{'", "x'ff00ff'", "5"])
+@pytest.mark.parametrize("due", ["next_at", "1"])
+def test_a_schedule_whose_times_can_not_be_read_is_paused_and_says_why(world: World, damage: str, due: str) -> None:
+    name = "odd"
+    world.app.schedules.put(Schedule(every("5000d"), name=name), effects.sequence, 2)
+    with sql(world) as db:
+        db.execute(f"UPDATE schedules SET spec = {damage}, next_at = {due} WHERE name = ?", (name,))
+    worker = world.engine({"sweep": 0.05})
+    world.until(lambda: "can't be told" in world.app.store.schedules(name)[0].reason)
+    (row,) = world.app.store.schedules(name)
+    assert row.paused
+    assert effects.sequence.start(2).result(timeout=20) == 1
+    world.stop(worker)
+    world.app.schedules.put(Schedule(every("5000d"), name=name), effects.sequence, 2)
+    assert world.app.store.schedules(name)[0].spec
+    assert "a turn of the engine" not in world.log()

@@ -13,9 +13,10 @@ from world import World
 
 from holdfast import RunStuckError
 from holdfast.core import events as ev
+from holdfast.engine.engine import Engine
 from holdfast.engine.records import OutcomeLetter
 from holdfast.errors import EncodeError
-from holdfast.ports import Change, Message
+from holdfast.ports import Change, Letter, Message, Topic
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -94,7 +95,7 @@ def test_the_outcome_of_an_earlier_run_of_the_same_id_is_nobodys(world: World) -
             run_no=row.no - 1, cmd="1s0", attempt=1, worker="zombie", started=0, result=Raw(b'"another"')
         )
         world.app.store.post(Message(run_id="same", kind="outcome", body=msgspec.json.encode(letter)))
-        world.app.notifier.ring()
+        world.app.notifier.ring(Topic.INBOX)
         world.until(lambda: not world.app.store.letters(row.owner or world.workers()[0]))
         world.open_gate("go")
         assert run.result(timeout=20) == "go"
@@ -150,3 +151,132 @@ def inbox_of(world: World, run_id: str) -> list[str]:
     with world.app.store.read() as db:
         query = "SELECT kind FROM inbox WHERE run = (SELECT no FROM runs WHERE id = ?)"
         return [kind for (kind,) in db.execute(query, (run_id,))]
+
+
+def damage(world: World, statement: str, *parameters: object) -> None:
+    store = world.app.store
+    assert isinstance(store, SqliteStore)
+    with store.write("test") as db:
+        db.execute(statement, parameters)
+
+
+@pytest.mark.parametrize("kind", ["pause", "hook", "resume", "child", "outcome", "retry", "watch", "no such kind"])
+@pytest.mark.parametrize("body", [b"{", b"null", b'{"reason":null,"name":5}', b"\xff"])
+def test_a_message_that_can_not_be_read_is_dropped_and_recorded(world: World, kind: str, body: bytes) -> None:
+    control = kind in ("pause", "resume", "retry", "watch")
+    with running_engine(world, lambda engine: None):
+        run = effects.question.start()
+        world.until(lambda: run.status == "WAITING")
+        world.app.store.post(Message(run_id=run.id, kind=kind, body=body, control=control))
+        run.send("answer", "a")
+        run.send("answer", "b")
+        assert run.result(timeout=20) == "a b"
+    assert [e.message for e in world.events(run.id) if isinstance(e, ev.MessageDropped)] == [kind]
+    world.check_histories()
+
+
+@pytest.mark.parametrize("kind", ["pause", "resume", "retry", "watch", "no such kind"])
+def test_a_message_that_can_not_be_read_does_not_keep_a_held_run_from_being_managed(world: World, kind: str) -> None:
+    with running_engine(world, lambda engine: None) as engine:
+        run = effects.question.start()
+        world.until(lambda: run.status == "WAITING")
+        run.pause()
+        world.until(lambda: run.status == "PAUSED")
+        world.app.store.post(Message(run_id=run.id, kind=kind, body=b"{", control=True))
+        world.until(lambda: not world.app.store.orders(run.id), what="the end of the message")
+        world.until(lambda: not engine.runs)
+        run.resume()
+        world.until(lambda: run.status == "WAITING")
+        run.cancel()
+        world.until(lambda: run.status == "CANCELLED")
+        run.delete()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE runs SET options = x'ff' WHERE id = 'bad'",
+        "UPDATE runs SET options = '{\"timeout\": \"long\"}' WHERE id = 'bad'",
+        "UPDATE history SET payload = x'7b' WHERE run = (SELECT no FROM runs WHERE id = 'bad')",
+        'UPDATE history SET payload = \'{"kind":"DataSet","cmd":5}\' WHERE run = (SELECT no FROM runs WHERE id = \'bad\')',
+    ],
+)
+def test_a_run_with_a_damaged_row_is_set_aside_and_can_be_managed(world: World, statement: str) -> None:
+    bad, good = effects.question.options(id="bad").start(), effects.sequence.start(3)
+    damage(world, statement)
+    with running_engine(world, lambda engine: None) as engine:
+        assert good.result(timeout=20) == 3
+        world.until(lambda: bad.status == "STUCK")
+        for order in (bad.resume, bad.retry):
+            order()
+            world.until(lambda: not world.app.store.orders("bad") and not engine.runs, what="an end of waking")
+            assert bad.status == "STUCK", "it is told again, once for each order"
+        bad.cancel()
+        world.until(lambda: bad.status == "CANCELLED")
+        bad.delete()
+    assert effects.question.options(id="bad").start().id == "bad"
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    "error", [Unspeakable(), ValueError("\ud800"), ValueError("a\0b"), UnicodeDecodeError("x", b"", 0, 1, "\udcff")]
+)
+def test_setting_aside_never_fails(world: World, error: Exception) -> None:
+    """Whatever a change trips over when it is written, and whatever it says."""
+
+    def refuse(changes: Sequence[Change]) -> str:
+        if any(r.kind == "StepCompleted" for change in changes for r in change.records):
+            raise error
+        return ""
+
+    with running_engine(world, lambda engine: FailingCommit(engine, refuse)):
+        run = effects.sequence.start(3)
+        world.until(lambda: run.status == "STUCK")
+        run.cancel()
+        world.until(lambda: run.status == "CANCELLED")
+
+
+def test_a_run_that_can_not_even_be_set_aside_with_what_it_has_is_set_aside_without(world: World) -> None:
+    def refuse(changes: Sequence[Change]) -> str:
+        if any(change.messages or any(r.kind == "StepCompleted" for r in change.records) for change in changes):
+            raise ValueError("not this either")
+        return ""
+
+    with running_engine(world, lambda engine: FailingCommit(engine, refuse)):
+        run = effects.sequence.start(3)
+        world.until(lambda: run.status == "STUCK")
+
+
+@pytest.mark.parametrize(
+    "raised", ["GeneratorExit", "Suspended", "KeyboardInterrupt", "SystemExit", "BaseException", "StopIteration"]
+)
+def test_whatever_workflow_code_raises_is_its_own_trouble(world: World, raised: str) -> None:
+    with running_engine(world, lambda engine: None):
+        run, good = effects.raises.start(raised), effects.sequence.start(3)
+        world.until(lambda: run.status in ("FAILURE", "STUCK"))
+        assert good.result(timeout=20) == 3
+
+
+def test_a_turn_that_fails_in_a_way_nobody_thought_of_is_not_the_end(world: World) -> None:
+    failures = iter([RuntimeError("a bug"), OSError(24, "Too many open files"), KeyError("x")])
+
+    def break_things(engine: Engine) -> None:
+        inbox = engine.store.letters
+
+        def letters(worker_id: str) -> list[Letter]:
+            error = next(failures, None)
+            if error is not None:
+                raise error
+            return inbox(worker_id)
+
+        engine.store.letters = letters  # type: ignore[method-assign]
+
+    with running_engine(world, break_things):
+        runs = [effects.sequence.start(5) for _ in range(5)]
+        assert [run.result(timeout=20) for run in runs] == [10] * 5
+    check_executed_once(world)
+    world.check_histories()

@@ -85,3 +85,28 @@ def is_running(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+def test_a_lost_worker_does_not_make_a_fan_out_slow(world: World) -> None:
+    """All of it is suspected, and shares one process."""
+    run = effects.wide.start(200, -1)
+    worker = world.worker()
+    world.until(lambda: len(world.ledger("slow_or_deadly")) == 200)
+    world.until(lambda: [e.kind for e in world.events(run.id)].count("StepStarted") == 200, what="recorded starts")
+    world.kill(worker)
+    world.worker()
+    assert run.result(timeout=60) == 200
+    pids = {entry.pid for entry in world.ledger("slow_or_deadly")[200:]}
+    assert len(pids) == 1, "and that is not the worker's"
+    assert pids != {worker.pid}
+    world.check_histories()
+
+
+def test_one_that_kills_among_many_is_found_and_the_others_are_not_blamed(world: World) -> None:
+    run = effects.wide.start(40, 7)
+    workers = [world.worker() for _ in range(2)]
+    assert run.result(timeout=60) == 39
+    assert sum(worker.poll() is not None for worker in workers) == 1, "after the first loss it has processes to kill"
+    failed = [e for e in world.events(run.id) if isinstance(e, ev.StepFailed)]
+    assert len(failed) == 1
+    world.check_histories()

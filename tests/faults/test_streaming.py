@@ -52,3 +52,16 @@ def test_a_watch_waits_again_for_what_was_not_announced_yet(world: World) -> Non
         assert watch.wait(20)
     finally:
         watch.close()
+
+
+def test_what_a_step_says_while_its_run_is_paused_is_kept(world: World) -> None:
+    world.engine()
+    run = effects.say_until_gate.start("end")
+    assert said(run, 1) == [(1, "before")]
+    run.pause()
+    world.until(lambda: run.status == "PAUSED")
+    world.open_gate("end")
+    world.until(lambda: world.inbox(run.id)[-1:] == ["outcome"], what="the end of the step")
+    run.resume()
+    assert run.result(timeout=20) == "end"
+    assert [item.item for item in run.stream()] == ["before", "after"]

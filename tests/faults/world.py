@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 import effects
 
+from holdfast.api.handles import Which
 from holdfast.core import events as ev
 from holdfast.errors import StoreBusyError
 from holdfast.ports import WorkerRow
@@ -29,7 +32,7 @@ class Entry:
 
     def __init__(self, line: str) -> None:
         self.run, self.step, self.key, self.attempt, self.pid, self.note = json.loads(line)
-        self.name = ":".join(self.key.split(":")[:2])  # run and command; the rest tells runs of one id apart
+        self.name = self.key.rpartition(":")[0]  # run and command; the rest tells runs of one id apart
 
     def __repr__(self) -> str:
         return f"<{self.key} {self.step} attempt {self.attempt} by {self.pid}>"
@@ -38,12 +41,13 @@ class Entry:
 class World:
     """What one fault test works on. `app` is the client's side, in this process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, code: ModuleType = effects) -> None:
         self.folder = folder
+        self.code = code.__name__
         self.database = folder / "effects.db"
         self.ledger_file = folder / "ledger"
         self.ledger_file.touch()
-        self.app = effects.app
+        self.app = code.app
         self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -59,7 +63,7 @@ class World:
 
     def worker(self, failpoint: str = "", **environment: str) -> subprocess.Popen[bytes]:
         """`holdfast -A effects worker`, as anybody would start it."""
-        command = ["-c", "from holdfast.cli import main; main()", "-A", "effects", "worker"]
+        command = ["-c", "from holdfast.cli import main; main()", "-A", self.code, "worker"]
         return self.python(*command, HOLDFAST_FAILPOINT=failpoint, **environment)
 
     def engine(
@@ -122,7 +126,7 @@ class World:
         (self.folder / f"gate-{name}").touch()
 
     def events(self, run_id: str) -> list[ev.AnyEvent]:
-        return self.app.client.events(run_id)
+        return self.app.client.events(Which(run_id))
 
     def until(self, condition: Callable[[], T], timeout: float = 20, what: str = "") -> T:
         """The first true answer of `condition`."""
@@ -138,6 +142,12 @@ class World:
 
     def pids(self) -> list[int]:
         return [worker.pid for worker in self.app.store.workers()]
+
+    def inbox(self, run_id: str) -> list[str]:
+        """The kinds of messages that wait for a run."""
+        with closing(sqlite3.connect(self.database)) as db:
+            query = "SELECT kind FROM inbox i JOIN runs r ON r.no = i.run WHERE r.id = ? ORDER BY i.id"
+            return [kind for (kind,) in db.execute(query, (run_id,))]
 
     def recorded(self) -> set[str]:
         """All steps whose end is in the store, as ledger entries name them."""
@@ -187,7 +197,8 @@ class World:
         for run in self.app.runs(limit=10_000):
             events = self.events(run.id)
             assert [e.seq for e in events] == list(range(1, len(events) + 1)), f"{run.id} has gaps"
-            ends = [e for e in events if isinstance(e, ev.RunEnded)]
+            anew = max((e.seq for e in events if isinstance(e, ev.AttemptStarted)), default=0)
+            ends = [e for e in events if isinstance(e, ev.RunEnded) and e.seq > anew]
             assert len(ends) <= 1, f"{run.id} has ended twice"
             assert run.status.is_final == bool(ends), (
                 f"{run.id} is {run.status}, and its history ends with {events[-1]}"
@@ -208,17 +219,17 @@ def same_everywhere(run_id: str) -> str:
 
 
 @contextmanager
-def open_world(folder: Path) -> Iterator[World]:
+def open_world(folder: Path, code: ModuleType = effects) -> Iterator[World]:
     before = {name: os.environ.get(name) for name in ("HOLDFAST_STORE", "EFFECTS_LEDGER")}
-    world = World(folder)
-    effects.app.close()
+    world = World(folder, code)
+    world.app.close()
     os.environ["HOLDFAST_STORE"] = str(world.database)
     os.environ["EFFECTS_LEDGER"] = str(world.ledger_file)
     try:
         yield world
     finally:
         world.close()
-        effects.app.close()
+        world.app.close()
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

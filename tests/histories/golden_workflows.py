@@ -73,6 +73,20 @@ async def fulfilment(order: Order) -> Any:
 
 
 @app.workflow
+async def suspected() -> Any:
+    """Its worker was lost, a message can't be read, and a step was taken back before it began."""
+    return await fetch("once")
+
+
+@app.workflow
+async def misled() -> Any:
+    """The clock was ahead when it fell asleep, and was set back."""
+    await sleep("1h")
+    await sleep("2h")
+    return await fetch("once")
+
+
+@app.workflow
 async def racing() -> Any:
     """Races and timeouts, what they cancel, and tasks in sets."""
     found: list[Any] = []

@@ -168,6 +168,30 @@ def troubled(run: World) -> None:
     completes(run, "fetch", 2)
 
 
+@script()
+def suspected(run: World) -> None:
+    run.note(ev.RunProbed(worker="1-aa"))
+    cmd = run.step("fetch")
+    run.note(ev.StepStarted(**run._about(cmd)))
+    run.note(ev.StepWithdrawn(**run._about(cmd)))
+    run.crash()
+    run.note(ev.MessageDropped(message="hook", reason="it can't be read"))
+    completes(run, "fetch", 1)
+
+
+@script()
+def misled(run: World) -> None:
+    run.wake()
+    began = run.now
+    run.now -= 400 * 86_400 * SECOND
+    run.note(ev.ClockSetBack(by=began - run.now))
+    run.now += 3_600 * SECOND
+    run.fire()
+    run.crash()
+    run.fire()
+    completes(run, "fetch", 1)
+
+
 @script(3)
 def plain(run: World) -> None:
     completes(run, "note", "zero")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.ports import Store
+from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import StoreContract
 
@@ -41,5 +42,13 @@ class TestSqliteInMemory(StoreContract):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
         store = SqliteStore("orders", ":memory:", self.clock)
+        yield store
+        store.close()
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    def store(self, postgres_url: str) -> Iterator[Store]:
+        store = PostgresStore("orders", postgres_url, self.clock, server_time=False, judge_after=0)
         yield store
         store.close()

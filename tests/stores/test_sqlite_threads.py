@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,35 +60,42 @@ def test_a_store_closed_by_one_thread_leaves_no_connection_of_another_open(tmp_p
     gc.collect()  # a connection left open would warn
 
 
-def test_writers_take_turns(tmp_path: Path) -> None:
-    """Whoever waits goes before whoever comes back at once."""
+def test_whoever_waits_to_write_goes_before_whoever_comes_back_at_once(tmp_path: Path) -> None:
     path = str(tmp_path / "x.db")
     greedy, patient = Turnstile(path, 10), Turnstile(path, 10)
     entered: list[str] = []
-    stop = threading.Event()
 
-    def hog() -> None:
-        while not stop.is_set():
-            greedy.enter()
-            entered.append("greedy")
-            threading.Event().wait(0.001)
-            greedy.leave()
-
-    thread = threading.Thread(target=hog)
-    thread.start()
-    until(lambda: entered)
-    for _ in range(20):
+    def wait() -> None:
         patient.enter()
         entered.append("patient")
         patient.leave()
-    stop.set()
-    thread.join()
-    between = "".join(name[0] for name in entered).split("p")
-    assert max(len(turns) for turns in between[1:-1]) < 25
+
+    for _ in range(20):
+        greedy.enter()
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(lambda: is_locked(path + "-next"))
+        greedy.leave()
+        greedy.enter()
+        entered.append("greedy")
+        greedy.leave()
+        thread.join()
+    assert entered == ["patient", "greedy"] * 20
     greedy.close()
     patient.close()
 
 
+def is_locked(file: str) -> bool:
+    """Whether somebody stands at the door."""
+    with open(file) as door:
+        try:
+            fcntl.flock(door, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
 def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
     while not condition():
-        pass
+        assert time.monotonic() < deadline

@@ -10,10 +10,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import holdfast
+import holdfast.telemetry
 import holdfast.testing
 from holdfast import App, Codec, HookCall, Resource, Schedule, shield
 from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallOptions, SyncStep, SyncWorkflow
-from holdfast.defining import StepDecorator, WorkflowDecorator
+from holdfast.registry import StepDecorator, WorkflowDecorator
+from holdfast.telemetry import (
+    ClusterState,
+    EventDispatcher,
+    EventReceiver,
+    InMemoryTransport,
+    Instruments,
+    LamportClock,
+    TelemetryInstrument,
+)
+from holdfast.telemetry.metrics import Metrics
+from holdfast.telemetry.otel import OpenTelemetryInstrument
 from holdfast.testing import TestApp
 
 # What users hold in their hands without importing it by name.
@@ -22,13 +34,17 @@ REACHED = (
     type(holdfast.this_step), type(holdfast.wf),
 )  # fmt: skip
 # What users make by calling the class; of all others only members are promised.
-MADE_BY_USERS = (App, BaseException, Codec, Schedule, TestApp, shield)
+MADE_BY_USERS = (
+    App, BaseException, ClusterState, Codec, EventDispatcher, EventReceiver, InMemoryTransport, Instruments, LamportClock,
+    Metrics, OpenTelemetryInstrument, Schedule, TelemetryInstrument, TestApp, shield,
+)  # fmt: skip
 # What other layers of Holdfast, or the interpreter, call. It may change without notice.
-CONTRACT = {"MovableClock", "StoreContract"}
+CONTRACT = {"MovableClock", "RaceContract", "StoreContract"}
 INTERNAL = {
     App: {
-        "client", "find_step", "find_workflow", "known_names", "make_engine", "notifier", "run_canvas", "start_run",
-        "startable_names", "store", "declare_schedule", "declared_schedules", "encode_by_name", "subscribers",
+        "client", "declare_schedule", "declared_schedules", "define_step", "define_workflow", "encode_by_name", "find_step",
+        "find_workflow", "known_names", "make_engine", "max_attempts", "notifier", "run_canvas", "start_run",
+        "startable_names", "store", "subscribers",
     },
     Codec: {"encode_error_value", "error_text", "join_call", "join_list", "plain"},
     CallOptions: {"start_with"},
@@ -55,6 +71,10 @@ def public_objects() -> Iterator[tuple[str, Any]]:
     for name in holdfast.testing.__all__:
         if name not in CONTRACT:
             yield f"holdfast.testing.{name}", getattr(holdfast.testing, name)
+    for name in holdfast.telemetry.__all__:
+        yield f"holdfast.telemetry.{name}", getattr(holdfast.telemetry, name)
+    yield "holdfast.telemetry.metrics.Metrics", Metrics
+    yield "holdfast.telemetry.otel.OpenTelemetryInstrument", OpenTelemetryInstrument
     # A backend subclasses the contract: the tests in it are what it promises, and they are not called by name.
     for cls in REACHED:
         yield f"({cls.__name__})", cls
@@ -101,6 +121,8 @@ def _member(cls: type, name: str, member: Any) -> list[str]:
     if isinstance(member, property):
         assert member.fget is not None
         return [f"{name}: {inspect.signature(member.fget).return_annotation}"]
+    if isinstance(member, classmethod):
+        return [f"@classmethod {line}" for line in _function(name, member.__func__)]
     if inspect.isroutine(member):
         return _function(name, member)
     annotations = {field.name: field.type for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}

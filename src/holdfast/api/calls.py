@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
 from holdfast.core.pending import PendingChild
-from holdfast.core.whereabouts import code_place
+from holdfast.core.source_lines import source_line
 from holdfast.errors import WrongContextError
 
 R = TypeVar("R")
@@ -26,7 +26,7 @@ class Call(Coroutine[None, None, R]):
         self._what = what
         self._future: Generator[Any, Any, Any] | None = None
         self._number = execution.calls = execution.calls + 1
-        execution.unawaited[self._number] = (what, code_place())
+        execution.unawaited[self._number] = (what, source_line())
 
     def __repr__(self) -> str:
         return f"<{self._what}, to be awaited>"

@@ -13,22 +13,20 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from holdfast.api.domain_events import emit_in_step, encode_event
-from holdfast.api.handles import (
-    LogLine,
-    Run,
-    RunEvent,
-    RunPage,
-    RunStep,
-    RunSteps,
-    StatusEntry,
-    StepLogs,
-    StreamedItem,
-    moment,
+from holdfast.api.checks import (
+    ID_LIMIT,
+    check_hook,
+    check_id,
+    check_key,
+    check_number,
+    check_text,
+    duration_of,
+    to_epoch,
 )
-from holdfast.api.hooks import Token, encode_payload, read_token
-from holdfast.api.options import StartOptions, check_call, check_id, to_epoch
-from holdfast.api.tracing import LIMIT, TraceNode, tree_of
+from holdfast.api.domain_events import emit_in_step, encode_event
+from holdfast.api.handles import Run, RunPage, Which
+from holdfast.api.hooks import Token, encode_payload, is_of_run, read_token, used_already
+from holdfast.api.options import StartOptions, check_call
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
@@ -36,14 +34,16 @@ from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
-from holdfast.core.registry import Definitions
-from holdfast.core.views import statuses_of, steps_of
+from holdfast.core.registry import Definitions, refuse_while_importing
 from holdfast.durations import Duration, in_words, to_us
+from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.programs import is_durable
 from holdfast.engine.records import (
     PRIORITY_HEAD_START,
+    ControlLetter,
     HookLetter,
     RunOptions,
+    child_gone,
     control,
     correlation_of,
     fingerprint,
@@ -65,11 +65,26 @@ from holdfast.errors import (
     UnknownNameError,
     WrongContextError,
 )
-from holdfast.ports import FINAL, Attempt, Emission, Message, NewRun, Notifier, RunQuery, RunRow, Status, Store
+from holdfast.ports import (
+    FINAL,
+    Attempt,
+    Emission,
+    Letter,
+    Message,
+    NewRun,
+    Notifier,
+    RunQuery,
+    RunRow,
+    Status,
+    Store,
+    Topic,
+)
+from holdfast.printing import show
+from holdfast.views.entries import Entries, RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.trace import LIMIT, TraceNode, trace_of
 
 logger = logging.getLogger("holdfast")
-PATIENCE = 2.0
-_MOMENTS = ("due", "expires", "retry_at", "scheduled_at", "started", "value")  # fields of events that are times
+WARN_AFTER = 2.0  # seconds without a worker
 
 
 class Client:
@@ -81,11 +96,13 @@ class Client:
         self.store = store
         self.notifier = notifier
         self.codec: Codec = definitions.codec
+        self._entries = Entries(self.codec)
 
     # -- starting
 
     def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls."""
+        refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
         if context is None:
             return self._create(name, call, options, options.id or str(uuid.uuid4()), None)
@@ -133,9 +150,9 @@ class Client:
         if taken is not None:
             self._check_same(taken, new, options)
             if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
-                self.retry(run_id)
-        self.notifier.ring()
-        return Run(self, run_id)
+                self.retry(Which(taken.id, taken.no))
+        self.notifier.ring(Topic.RUNS)
+        return Run(self, run_id, new.no if taken is None else taken.no)
 
     def _check_same(self, taken: RunRow, new: NewRun, options: StartOptions) -> None:
         if options.if_exists == "error":
@@ -171,13 +188,16 @@ class Client:
             Emission(
                 id=event, name=name, key=key, payload=encode_event(self.codec, name, payload), ts=self.store.now(),
                 correlation=event if step is None else step.attempt.correlation,
-            )
+            ),
+            # A worker would make these known; there may not have been one yet.
+            [subscription_of(each) for each in self._definitions.subscribers() if each.event == name],
         )  # fmt: skip
-        self.notifier.ring(everyone=True)
+        self.notifier.ring(Topic.EVENTS, everyone=True)
         return event
 
     def trace(self, id: str) -> TraceNode:
         """All of the process that a run or a domain event belongs to."""
+        check_text("id", id)
         row = self.store.get(id)
         event = self.store.domain_event(id) if row is None else None
         if row is None and event is None:
@@ -185,50 +205,50 @@ class Client:
                 f"no run and no domain event {id!r} in app {self.app!r} on {self.store.url}", run_id=id
             )
         correlation = correlation_of(row) if row is not None else event.correlation if event is not None else ""
-        return tree_of(correlation, *self.store.trace(correlation, LIMIT))
+        return trace_of(correlation, *self.store.trace(correlation, LIMIT))
 
     # -- waiting
 
     def result(
         self,
-        run_id: str,
+        run: Which,
         timeout: Duration | None,
         given_up: threading.Event | None = None,
         *,
         propagate: bool = True,
     ) -> Any:
-        limit = None if timeout is None else to_us(timeout, "timeout")
-        row, over = self._look(run_id)
+        limit = None if timeout is None else duration_of("timeout", timeout, ArgumentError)
+        row, over = self._look(run)
         if not over:
-            row = self._wait(run_id, limit, given_up)
+            row = self._wait(run, limit, given_up)
         outcome, failed = self._outcome(row)
         if failed and propagate:
             raise outcome
         return outcome.results if isinstance(outcome, MemberError) else outcome
 
-    def _look(self, run_id: str) -> tuple[RunRow, bool]:
+    def _look(self, run: Which) -> tuple[RunRow, bool]:
         """The run, and whether there is an outcome to show and nobody has asked for another one."""
-        orders = self.store.orders(run_id)  # before the row: an order is carried out and consumed in one commit
-        row = self.row(run_id)
+        orders = self.store.orders(run.id)  # before the row: an order is carried out and consumed in one commit
+        row = self.row(run)
         if row.status == Status.STUCK:
             return row, not orders
         return row, row.status in FINAL and (row.status == Status.SUCCESS or "retry" not in orders)
 
-    def _wait(self, run_id: str, limit: int | None, given_up: threading.Event | None) -> RunRow:
+    def _wait(self, run: Which, limit: int | None, given_up: threading.Event | None) -> RunRow:
         begun = time.monotonic()
         deadline = begun + (float("inf") if limit is None else limit / 1_000_000)
-        warn_at = begun + PATIENCE
-        watch = self.notifier.watch(run_id)
+        warn_at = begun + WARN_AFTER
+        watch = self.notifier.watch(run.id)
         try:
             while True:
-                row, over = self._look(run_id)
+                row, over = self._look(run)
                 if over:
                     return row
                 now = time.monotonic()
                 if now >= deadline or (given_up is not None and given_up.is_set()):
                     waits = f" ({row.reason})" if row.reason else ""
                     outlook = self._nobody_works() or "it goes on, ask again later"
-                    raise TimeoutError(f"run {run_id} is {row.status}{waits} after {in_words(limit or 0)}; {outlook}")
+                    raise TimeoutError(f"run {run.id} is {row.status}{waits} after {in_words(limit or 0)}; {outlook}")
                 if now >= warn_at:
                     warn_at = float("inf")
                     if nobody := self._nobody_works():
@@ -273,17 +293,17 @@ class Client:
                 continue
         return Any
 
-    def stream(self, run_id: str, after: int) -> Iterator[StreamedItem]:
+    def stream(self, run: Which, after: int) -> Iterator[StreamedItem]:
         """Items as they come, until the run is over."""
-        self.row(run_id)
-        watch = self.notifier.watch(run_id)
+        self.row(run)
+        watch = self.notifier.watch(run.id)
         try:
             while True:
-                _, over = self._look(run_id)  # looked at first: nothing is streamed after the end
-                for row in self.store.stream(run_id, after, 1_000):
+                _, over = self._look(run)  # looked at first: nothing is streamed after the end
+                for row in self.store.stream(run.id, after, 1_000):
                     after = row.number
-                    yield StreamedItem(row.number, self.codec.decode(row.item), row.cmd, row.attempt, moment(row.ts))
-                if over and not self.store.stream(run_id, after, 1):
+                    yield self._entries.streamed(row)
+                if over and not self.store.stream(run.id, after, 1):
                     return
                 if not over:
                     watch.wait(1.0)
@@ -292,127 +312,83 @@ class Client:
 
     # -- looking
 
-    def row(self, run_id: str) -> RunRow:
-        row = self.store.get(run_id)
+    def row(self, run: Which) -> RunRow:
+        row = self.store.get(run.id)
         if row is None:
-            raise RunNotFoundError(f"no run {run_id!r} in app {self.app!r} on {self.store.url}", run_id=run_id)
+            raise RunNotFoundError(f"no run {run.id!r} in app {self.app!r} on {self.store.url}", run_id=run.id)
+        if run.no not in (None, row.no):
+            raise RunNotFoundError(
+                f"run {run.id!r} was deleted, and another run has its id since; for that one, ask app.get_run({run.id!r})",
+                run_id=run.id,
+            )
         return row
 
+    def _refuse_another(self, run: Which) -> None:
+        """Something was not done, as there is no such run: say so if another one has its id."""
+        if run.no is not None and self.store.get(run.id) is not None:
+            self.row(run)
+
     def get(self, run_id: str) -> Run[Any]:
-        return Run(self, run_id, self.row(run_id))
+        check_text("run_id", run_id)
+        return Run(self, run_id, self.row(Which(run_id)).no)
 
     def runs(self, query: RunQuery) -> RunPage:
         rows = self.store.runs(msgspec.structs.replace(query, limit=query.limit + 1))
         shown = rows[: query.limit]
-        page = RunPage(Run(self, row.id, row) for row in shown)
+        page = RunPage(Run(self, row.id, row.no) for row in shown)
         page.cursor = shown[-1].no if len(rows) > len(shown) else None
         return page
 
-    def children(self, run_id: str) -> list[Run[Any]]:
-        rows = self.store.runs(RunQuery(parent=run_id, limit=100_000))
-        return [Run(self, row.id, row) for row in reversed(rows)]
+    def children(self, run: Which) -> list[Run[Any]]:
+        rows = self.store.runs(RunQuery(parent=run.id, limit=100_000))
+        return [Run(self, row.id, row.no) for row in reversed(rows)]
 
-    def events(self, run_id: str) -> list[ev.AnyEvent]:
-        self.row(run_id)
-        return [ev.from_json(payload) for payload in self.store.payloads(run_id)]
+    def events(self, run: Which) -> list[ev.AnyEvent]:
+        self.row(run)
+        return [ev.from_json(payload) for payload in self.store.payloads(run.id)]
 
-    def data(self, run_id: str) -> dict[str, Any]:
-        self.row(run_id)
-        return {key: self.codec.decode(value) for key, value in self.store.data(run_id).items()}
+    def data(self, run: Which) -> dict[str, Any]:
+        self.row(run)
+        return {key: self.codec.decode(value) for key, value in self.store.data(run.id).items()}
 
-    def history(self, run_id: str) -> list[RunEvent]:
-        return [self._describe(event) for event in self.events(run_id)]
+    def history(self, run: Which) -> list[RunEvent]:
+        return [self._entries.event(event) for event in self.events(run)]
 
-    def _describe(self, event: ev.AnyEvent) -> RunEvent:
-        shown = ("seq", "ts", "name", "cmd", "cause", "attempt")
-        fields = [field for field in event.__struct_fields__ if field not in shown]
-        return RunEvent(
-            seq=event.seq,
-            kind=event.kind,
-            at=moment(event.ts),
-            name=getattr(event, "name", ""),
-            cmd=getattr(event, "cmd", ""),
-            cause=getattr(event, "cause", 0),
-            attempt=getattr(event, "attempt", 0),
-            detail={field: self._decoded(field, getattr(event, field)) for field in fields},
-        )
+    def steps(self, run: Which) -> RunSteps:
+        return self._entries.steps(self.events(run), self.store.attributes(run.id, "progress"))
 
-    def _decoded(self, field: str, value: Any) -> Any:
-        if field in _MOMENTS and isinstance(value, int):
-            return moment(value) if value else None
-        if field == "error" and isinstance(value, Raw):
-            return None if bytes(value) == b"null" else self.codec.decode_error(value)
-        if field in ("args", "input"):
-            args, kwargs = self._call(value)
-            return (*args, kwargs) if kwargs else args
-        if isinstance(value, Raw):
-            return self.codec.decode(value)
-        if isinstance(value, dict):
-            return {key: self._decoded("", each) for key, each in value.items()}
-        return value
+    def logs(self, run: Which) -> list[StepLogs]:
+        self.row(run)
+        return self._entries.logs(self.store.attributes(run.id, "logs").values())
 
-    def _call(self, raw: Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        found = msgspec.json.decode(raw)
-        if isinstance(found, dict) and set(found) <= {"args", "kwargs"}:
-            return self.codec.decode_call(raw)
-        return (self.codec.decode(raw),), {}
-
-    def steps(self, run_id: str) -> RunSteps:
-        progress = self.store.attributes(run_id, "progress")
-        out = RunSteps()
-        for view in steps_of(self.events(run_id)):
-            args, kwargs = self._call(view.args)
-            error = None if view.error is None else self.codec.decode_error(view.error)
-            result = None if view.result is None else self.codec.decode(view.result)
-            shown = progress.get(view.cmd)
-            out.append(
-                RunStep(
-                    name=view.name, state=view.state, attempts=view.attempts, cmd=view.cmd, args=args, kwargs=kwargs,
-                    result=result, error=error, started_at=moment(view.started_at), ended_at=moment(view.ended_at),
-                    retry_at=moment(view.retry_at), worker=view.worker, child_run_id=view.child_id, reused=view.reused,
-                    progress=None if shown is None else msgspec.json.decode(shown), key=view.key, undoes=view.undoes,
-                    reason=view.reason,
-                )
-            )  # fmt: skip
-        return out
-
-    def logs(self, run_id: str) -> list[StepLogs]:
-        self.row(run_id)
-        found = []
-        for body in self.store.attributes(run_id, "logs").values():
-            kept = self.codec.decode(body)
-            kept["lines"] = [LogLine(moment(at), *rest) for at, *rest in kept["lines"]]
-            found.append(StepLogs(**kept))
-        return sorted(found, key=lambda kept: kept.lines[0].at)
-
-    def status_history(self, run_id: str) -> list[StatusEntry]:
-        row = self.row(run_id)
-        entries = []
-        for change in statuses_of(self.events(run_id), row):
-            error = None if change.error is None else self.codec.decode_error(change.error)
-            entries.append(StatusEntry(change.status, moment(change.at), error, change.reason))
-        return entries
+    def status_history(self, run: Which) -> list[StatusEntry]:
+        return self._entries.statuses(self.events(run), self.row(run))
 
     # -- acting
 
-    def send(self, run_id: str, name: str, payload: object, key: str = "", token: str = "") -> None:
+    def send(self, run: Which, name: str, payload: object, key: str | None = None) -> None:
+        check_hook(name, key, what="send")
+        self._send(run, name, payload, key or "")
+
+    def _send(self, run: Which, name: str, payload: object, key: str, token: str = "") -> None:
         letter = HookLetter(name=name, key=key, payload=Raw(encode_payload(self.codec, name, payload)), token=token)
         message = Message(
-            run_id=run_id,
-            kind="hook",
-            body=msgspec.json.encode(letter),
-            dedupe=f"hook:{token}" if token else None,
-        )
-        self._post(message, f"hook {name!r} can't be sent")
+            run_id=run.id, run_no=run.no, kind="hook", body=msgspec.json.encode(letter),
+            dedupe=f"hook:{token}" if token else None, once=bool(token),
+        )  # fmt: skip
+        if not self._post(message, f"hook {name!r} can't be sent"):
+            raise used_already(name, run.id)
 
     def send_hook(self, token: str | None, payload: object, key: str | None, name: str | None) -> None:
         if (token is None) == (key is None):
             raise ArgumentError("send_hook takes a token or a key (with the hook's name, if need be), and not both")
+        if name is not None:
+            check_hook(name, what="send_hook")
         if token is not None:
-            found = read_token(self.store.secret(), token, self.app, self.store.now())
-            self._refuse_used(found)
-            self.send(found.run_id, found.name, payload, found.key, token=found.cmd)
+            found = self.check_token(token)
+            self._send(Which(found.run_id, found.run_no or None), found.name, payload, found.key, found.cmd)
             return
+        check_key("key", key)
         assert key is not None
         waiting = [(run_id, hook) for run_id, hook in self.store.find_hook(key) if name in (None, hook)]
         names = sorted({hook for _, hook in waiting})
@@ -424,19 +400,34 @@ class Client:
         if len(names) > 1:
             raise HookError(f"hooks {', '.join(names)} wait with key {key!r}; say which is meant, with name=...")
         for run_id, hook in waiting:
-            self.send(run_id, hook, payload, key)
+            self._send(Which(run_id), hook, payload, key)
 
-    def _refuse_used(self, token: Token) -> None:
-        for payload in self.store.payloads(token.run_id, kinds=["HookReceived"]):
+    def check_token(self, text: str) -> Token:
+        """What a token says, if the hook that it was made for can still be answered with it."""
+        if type(text) is not str:
+            raise ArgumentError(f"token={show(text)}: give the text that a hook's .token was")
+        token = read_token(self.store.secret(), text, self.app, self.store.now())
+        row = self.store.get(token.run_id)
+        if row is None:
+            raise RunNotFoundError(f"the run of this token for hook {token.name!r} is gone", run_id=token.run_id)
+        opened: ev.HookOpened | None = None
+        for payload in self.store.payloads(token.run_id, kinds=["HookOpened", "HookReceived"]):
             event = ev.from_json(payload)
             if isinstance(event, ev.HookReceived) and event.token == token.cmd:
-                raise HookTokenError(
-                    f"this token for hook {token.name!r} of run {token.run_id} was used already; it is good for one answer"
-                )
+                raise used_already(token.name, token.run_id)
+            if isinstance(event, ev.HookOpened) and event.cmd == token.cmd:
+                opened = event
+        if not is_of_run(token, row, opened):
+            raise HookTokenError(
+                f"this token for hook {token.name!r} was made for an earlier run {token.run_id!r}, which was deleted; ask for "
+                "a new link"
+            )
+        return token
 
-    def pause(self, run_id: str, reason: str) -> None:
-        self._refuse_without_history(self.row(run_id), "paused")
-        self.control(run_id, "pause", reason)
+    def pause(self, run: Which, reason: str) -> None:
+        check_text("reason", reason, empty=True)
+        self._refuse_without_history(self.row(run), "paused")
+        self.control(run, "pause", reason)
 
     def _refuse_without_history(self, row: RunRow, what: str) -> None:
         if not row.durable:
@@ -444,57 +435,72 @@ class Client:
                 f"run {row.id} can't be {what}: its workflow {row.workflow!r} has durable=False, so there is no history"
             )
 
-    def control(self, run_id: str, kind: str, reason: str = "") -> None:
-        self._post(control(run_id, kind, reason), f"can't {kind} it")
+    def control(self, run: Which, kind: str, reason: str = "") -> None:
+        check_text("reason", reason, empty=True)
+        self._post(control(run.id, kind, reason, run_no=run.no), f"can't {kind} it")
 
-    def resume(self, run_id: str) -> None:
-        row = self.row(run_id)
+    def resume(self, run: Which) -> None:
+        row = self.row(run)
         if row.status not in (Status.PAUSED, Status.STUCK):
-            raise RunError(f"run {run_id} is {row.status}; only PAUSED and STUCK runs can be resumed", run_id=run_id)
-        self._post(control(run_id, "resume"), "can't resume it")
+            raise RunError(f"run {run.id} is {row.status}; only PAUSED and STUCK runs can be resumed", run_id=run.id)
+        self.control(run, "resume")
 
-    def retry(self, run_id: str) -> None:
-        row = self.row(run_id)
+    def retry(self, run: Which) -> None:
+        row = self.row(run)
         if row.status not in (Status.FAILURE, Status.CANCELLED, Status.STUCK):
             raise RunError(
-                f"run {run_id} is {row.status}; only a run that has failed or was cancelled can be retried",
-                run_id=run_id,
+                f"run {run.id} is {row.status}; only a run that has failed or was cancelled can be retried",
+                run_id=run.id,
             )
-        self._post(control(run_id, "retry", late=True), "can't retry it")
+        self._post(control(run.id, "retry", late=True, run_no=run.no), "can't retry it")
 
-    def _post(self, message: Message, failure: str) -> None:
-        status = self.store.post(message)
-        if status in FINAL and not message.late:
+    def _post(self, message: Message, failure: str) -> bool:
+        """Whether it was put into the run's inbox, and not a copy before it."""
+        posted = self.store.post(message)
+        if posted.status in FINAL and not message.late:
             # It may be about to begin again, and takes this then; or it has begun since.
             message.late = "retry" in self.store.orders(message.run_id)
-            status = self.store.post(message)
-        if status is None:
+            posted = self.store.post(message)
+        if posted.status is None:
+            self._refuse_another(Which(message.run_id, message.run_no))
             raise RunNotFoundError(f"{failure}: no run {message.run_id!r} in app {self.app!r}", run_id=message.run_id)
-        if status in FINAL and not message.late:
-            raise RunFinishedError(f"{failure}: run {message.run_id} has ended ({status})", run_id=message.run_id)
-        self.notifier.ring()
+        if posted.status in FINAL and not message.late:
+            raise RunFinishedError(
+                f"{failure}: run {message.run_id} has ended ({posted.status})", run_id=message.run_id
+            )
+        self.notifier.ring(Topic.INBOX)
+        return posted.kept
 
-    def _plan_fork(self, run_id: str, at: int, replace: dict[int, Raw], input: Raw | None) -> Fork:
-        self._refuse_without_history(self.row(run_id), "forked")
-        return fork(self.events(run_id), run_id, at, replace, input)
+    def _plan_fork(self, run: Which, at: int, replace: dict[int, Raw], input: Raw | None) -> Fork:
+        check_number("at", at)
+        self._refuse_without_history(self.row(run), "forked")
+        return fork(self.events(run), run.id, at, replace, input)
 
-    def fork_reruns(self, run_id: str, at: int) -> list[str]:
-        return self._plan_fork(run_id, at, {}, None).reruns
+    def fork_reruns(self, run: Which, at: int) -> list[str]:
+        return self._plan_fork(run, at, {}, None).reruns
 
     def fork(
         self,
-        run_id: str,
+        run: Which,
         at: int,
-        replace: dict[int, object],
+        replace: dict[int, object] | None,
         input: tuple[Any, ...] | None,
         new_id: str | None,
     ) -> Run[Any]:
-        row = self.row(run_id)
+        row = self.row(run)
+        replace = {} if replace is None else replace
+        if not isinstance(replace, dict):
+            raise ArgumentError(f"replace={show(replace)}: give a dict of results by the numbers of their events")
+        for seq in replace:
+            check_number("a key of replace", seq)
+        if new_id is not None:
+            check_id(new_id)
         results = {seq: Raw(self.codec.encode(value, f"the result at event {seq}")) for seq, value in replace.items()}
         call = None if input is None else self._input(row.workflow, input)
-        plan = self._plan_fork(run_id, at, results, call)
-        new_id = new_id or f"{run_id}-fork-{uuid.uuid4().hex[:8]}"
-        check_id(new_id)
+        plan = self._plan_fork(run, at, results, call)
+        if new_id is None:
+            suffix = f"-fork-{uuid.uuid4().hex[:8]}"
+            new_id = run.id[: ID_LIMIT - len(suffix)] + suffix
         now = self.store.now()
         data = {}
         for event in plan.events:
@@ -505,7 +511,7 @@ class Client:
         if plan.reruns:
             logger.warning(
                 "fork of run %s at %d: these were under way and run anew: %s",
-                run_id,
+                run.id,
                 at,
                 ", ".join(plan.reruns),
             )
@@ -518,8 +524,8 @@ class Client:
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
-        self.notifier.ring()
-        return Run(self, new_id)
+        self.notifier.ring(Topic.RUNS)
+        return Run(self, new_id, new.no)
 
     def _options_of_fork(self, row: RunRow) -> bytes:
         """Those of the run, but no domain event has started it."""
@@ -529,7 +535,7 @@ class Client:
 
     def _input(self, name: str, args: tuple[Any, ...]) -> Raw:
         if not isinstance(args, tuple):
-            raise ArgumentError(f"input={args!r}: give a tuple of arguments")
+            raise ArgumentError(f"input={show(args)}: give a tuple of arguments")
         try:
             definition: StepDefinition | WorkflowDefinition = self._definitions.find_workflow(name)
         except UnknownNameError:
@@ -537,11 +543,22 @@ class Client:
         check_call(name, definition, args, {})
         return Raw(self.codec.encode_call(args, {}, f"the arguments of {name!r}"))
 
-    def delete(self, run_id: str) -> None:
-        status = self.store.delete(run_id)
+    def delete(self, run: Which) -> None:
+        status = self.store.delete(run.id, run.no, self._farewell)
         if status is None:
-            raise RunNotFoundError(f"no run {run_id!r} in app {self.app!r}", run_id=run_id)
+            self._refuse_another(run)
+            raise RunNotFoundError(f"no run {run.id!r} in app {self.app!r}", run_id=run.id)
         if status not in (*FINAL, Status.PAUSED, Status.STUCK):
-            raise RunError(f"run {run_id} is {status}; cancel or pause it before it is deleted", run_id=run_id)
-        if self.store.get(run_id) is not None:
-            raise RunError(f"a worker is busy with run {run_id}; delete it in a moment", run_id=run_id)
+            raise RunError(f"run {run.id} is {status}; cancel or pause it before it is deleted", run_id=run.id)
+        left = self.store.get(run.id)
+        if left is not None and run.no in (None, left.no):
+            raise RunError(f"a worker is busy with run {run.id}; delete it in a moment", run_id=run.id)
+        self.notifier.ring(Topic.INBOX)  # its parent may have to be told
+
+    def _farewell(self, row: RunRow, letters: list[Letter]) -> list[Message]:
+        """What is told to the parent of a run that is deleted, if it waits for it or has just asked to be told."""
+        waits = {row.parent_cmd or ""} if row.parent_id and row.status not in FINAL else set()
+        for letter in letters:
+            if letter.kind in ("watch", "retry"):
+                waits.add(msgspec.json.decode(letter.body, type=ControlLetter).parent_cmd)
+        return [child_gone(self.codec, row.id, row.parent_id or "", cmd) for cmd in sorted(waits) if cmd]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import random
 import time
 import uuid
@@ -15,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api import calls
+from holdfast.api.checks import check_text
 from holdfast.api.domain_events import emit_now, wait_for_event
 from holdfast.api.hooks import ask_hook
 from holdfast.core.context import StepContext, current_step
@@ -22,7 +24,8 @@ from holdfast.core.domain import Where
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
 from holdfast.durations import Duration, to_us
-from holdfast.errors import ContinueAsNew, WrongContextError
+from holdfast.errors import ArgumentError, ContinueAsNew, WrongContextError
+from holdfast.printing import show
 
 T = TypeVar("T")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -92,8 +95,7 @@ class WorkflowContext:
     def set_data(self, key: str, value: object) -> None:
         """Keep a value with the run. In a step it arrives with the step's outcome."""
         here = _where("set_data")
-        if type(key) is not str or not key:
-            raise WrongContextError(f"wf.set_data: the key is {key!r}; give a text that isn't empty")
+        check_text("wf.set_data: key", key)
         if here is None:
             _plain().data[key] = value
         elif isinstance(here, StepContext):
@@ -105,6 +107,7 @@ class WorkflowContext:
     def get_data(self, key: str, default: Any = None) -> Any:
         """What was kept under `key` up to this point."""
         here = _where("get_data")
+        check_text("wf.get_data: key", key)
         if here is None:
             return _plain().data.get(key, default)
         raw = here.data.get(key)
@@ -165,6 +168,7 @@ class WorkflowContext:
     def patched(self, change: str) -> bool:
         """Whether this run goes the new way of a changed workflow: runs that were past this point do not."""
         here = _where("patched")
+        check_text("wf.patched: change", change)
         if isinstance(here, StepContext):
             _only_workflow("patched()")
         return True if here is None else here.patched(change)
@@ -247,6 +251,10 @@ class RunningStep:
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Show how far it is. Also a sign of life for `stall_timeout`, and where a plain step is cancelled."""
         context = _step("progress")
+        for what, value in (("done", done), ("total", total)):
+            if not (value is None and what == "total") and not _is_amount(value):
+                raise ArgumentError(f"this_step.progress: {what}={show(value)}: give a number")
+        check_text("this_step.progress: note", note, empty=True)
         if context is None:
             return
         context.touch()
@@ -259,6 +267,12 @@ class RunningStep:
             return
         context.touch()
         context.report("stream", context.codec.encode(item, f"an item streamed by step {context.attempt.step!r}"))
+
+
+def _is_amount(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
 
 
 def _step(name: str) -> StepContext | None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 from msgspec import Raw
 
 from holdfast.api.calls import Call
+from holdfast.api.checks import check_model
 from holdfast.api.hooks import Answer, run_that_waits
 from holdfast.codec import Codec
 from holdfast.core.context import StepContext, current_step
@@ -16,6 +17,7 @@ from holdfast.core.domain import Where, address, check_event_key, check_event_na
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
 from holdfast.durations import Duration, to_us
+from holdfast.printing import show
 
 M = TypeVar("M")
 logger = logging.getLogger("holdfast")
@@ -91,8 +93,10 @@ def wait_for_event(
 
     Raises TimeoutError in the workflow if there is none within `timeout`.
     """
-    execution = run_that_waits(f"wait_for_event({name!r})", "wait")
+    execution = run_that_waits(f"wait_for_event({show(name)})", "wait")
     check_event_name(name)
+    if payload is not None:
+        check_model("payload", payload)
     wanted = check_where(name, where)
     us = None if timeout is None else to_us(timeout, "timeout")
     return EventWait(execution, name, us, address(wanted), payload, wanted)

@@ -17,6 +17,8 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, ov
 from msgspec import Raw
 
 from holdfast.api.calls import Call, ChildRun, StepFuture
+from holdfast.api.checks import check_arguments, to_epoch
+from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import Run
 from holdfast.api.options import (
     NO_OPTIONS,
@@ -25,16 +27,16 @@ from holdfast.api.options import (
     StartOptions,
     check_call,
     start_options_of,
-    to_epoch,
 )
-from holdfast.api.plain_calls import call_plainly
-from holdfast.api.signatures import Canvas, Signature, Starter, chunks, each, group
+from holdfast.api.owner import Owner
+from holdfast.api.signatures import Canvas, Signature, chunks, each, group
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
 from holdfast.durations import Duration, to_us
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
+from holdfast.printing import show
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,7 +57,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
 
     _what: str
 
-    def __init__(self, app: Starter, definition: StepDefinition | WorkflowDefinition, original: Any) -> None:
+    def __init__(self, app: Owner, definition: StepDefinition | WorkflowDefinition, original: Any) -> None:
         self._app = app
         self._definition = definition
         self._original = original
@@ -124,11 +126,11 @@ class _Function(abc.ABC, Generic[P, R, F]):
     ) -> Run[R]:
         """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id. With `link`
         or `link_error` the run is that of its signature, which has callbacks."""
-        if link != () or link_error != ():
-            called = self.s(*args, **(kwargs or {}))
+        if not _is_empty(link) or not _is_empty(link_error):
+            called = self.s().clone(args, kwargs)
             return called.apply_async(link=link, link_error=link_error, **options)
         chosen = start_options_of(f"{self!r}.apply_async()", options)
-        return cast("Run[R]", CallOptions(self, chosen).start_with(tuple(args), dict(kwargs or {})))
+        return cast("Run[R]", CallOptions(self, chosen).start_with(*check_arguments(args, kwargs)))
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """A signature: a call that has not been made, to be put together with others. What comes before it in a chain
@@ -198,7 +200,7 @@ class SyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         execution = self._execution()
         if execution is None:
-            return cast("R", call_plainly(self._definition, args, kwargs, self._app.replaced))
+            return cast("R", call_directly(self._definition, args, kwargs, self._app.replaced))
         found: R = wait_plainly(self._ask(execution, self._encode(args, kwargs), NO_OPTIONS))
         return found
 
@@ -209,7 +211,7 @@ class AsyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         execution = self._execution()
         if execution is None:
-            return cast("Coroutine[None, None, R]", call_plainly(self._definition, args, kwargs, self._app.replaced))
+            return cast("Coroutine[None, None, R]", call_directly(self._definition, args, kwargs, self._app.replaced))
         call = self._encode(args, kwargs)
         return Call(execution, lambda: self._ask(execution, call, NO_OPTIONS), f"step {self.name!r}")
 
@@ -352,6 +354,10 @@ def _mark_async(function: Any) -> None:
         function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
 
 
+def _is_empty(links: object) -> bool:
+    return isinstance(links, tuple | list) and not links
+
+
 def is_decorated(function: object) -> bool:
     return isinstance(function, _Function)
 
@@ -375,8 +381,8 @@ async def start_child_workflow(
 
     In a workflow waiting holds nothing. In a step it holds the step's worker for as long as the child takes.
     """
-    if not hasattr(workflow, "_child"):
-        raise ArgumentError(f"start_child_workflow({workflow!r}): give a function decorated with @app.workflow")
+    if not isinstance(workflow, Workflow):
+        raise ArgumentError(f"start_child_workflow({show(workflow)}): give a function decorated with @app.workflow")
     execution = workflow._execution()
     if execution is not None:
         child = workflow._child(execution, workflow._encode(args, kwargs), NO_OPTIONS, waited=wait_for_completion)

@@ -4,164 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import functools
 from collections.abc import AsyncIterator, Generator, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from holdfast.api.tracing import TraceNode
+from holdfast.api.checks import check_number
+from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
-from holdfast.own_thread import in_own_thread
-from holdfast.ports import RunRow, Status, StepState
+from holdfast.ports import RunRow, Status
+from holdfast.views.entries import RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.times import moment
+from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
     from holdfast.api.client import Client
 
 R = TypeVar("R")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-@overload
-def moment(us: int) -> dt.datetime: ...
-@overload
-def moment(us: int | None) -> dt.datetime | None: ...
-def moment(us: int | None) -> dt.datetime | None:
-    return None if us is None else _EPOCH + dt.timedelta(microseconds=us)
+class Which(NamedTuple):
+    """A run, as a handle knows it. An id may be given to another run once this one is deleted; `no`, the store's own
+    number, never is. None stands for whichever run has the id now."""
 
-
-@dataclass(frozen=True, slots=True)
-class RunEvent:
-    """One event of a run's history, decoded. `detail` holds what is particular to its kind."""
-
-    seq: int
-    kind: str
-    at: dt.datetime
-    name: str
-    cmd: str
-    cause: int
-    attempt: int
-    detail: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class RunStep:
-    """A step or child of a run. `key` is its name in a DAG or saga, `undoes` the command that it compensates, and
-    `reason` tells why it was skipped."""
-
-    name: str
-    state: StepState
-    attempts: int
-    cmd: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    result: Any
-    error: BaseException | None
-    started_at: dt.datetime | None
-    ended_at: dt.datetime | None
-    retry_at: dt.datetime | None
-    worker: str
-    child_run_id: str
-    reused: bool
-    progress: dict[str, Any] | None
-    key: str = ""
-    undoes: str = ""
-    reason: str = ""
-
-    @property
-    def status(self) -> StepState:
-        """The same as `state`."""
-        return self.state
-
-
-class RunSteps(list[RunStep]):
-    """The steps and children of a run. Besides its number, a step is found by its name: the one it has in a DAG or
-    saga, or else its own, of several the last."""
-
-    @overload
-    def __getitem__(self, which: SupportsIndex | str, /) -> RunStep: ...
-    @overload
-    def __getitem__(self, which: slice, /) -> list[RunStep]: ...
-    def __getitem__(self, which: SupportsIndex | slice | str, /) -> RunStep | list[RunStep]:
-        if not isinstance(which, str):
-            return super().__getitem__(which)
-        found = [step for step in self if step.key == which] or [step for step in self if step.name == which]
-        if not found:
-            known = ", ".join(dict.fromkeys(step.key or step.name for step in self)) or "none"
-            raise KeyError(f"no step {which!r} in this run; known: {known}")
-        return found[-1]
-
-
-@dataclass(frozen=True, slots=True)
-class StatusEntry:
-    """One status that a run went through: since when, and why."""
-
-    status: Status
-    at: dt.datetime
-    error: BaseException | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class StreamedItem:
-    """An item that a step or workflow has streamed. `number` resumes a stream; `attempt` tells a retry's items apart."""
-
-    number: int
-    item: Any
-    cmd: str
-    attempt: int
-    at: dt.datetime
-
-
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """A log record, as it was kept. A traceback is part of the message."""
-
-    at: dt.datetime
-    level: str
-    logger: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepLogs:
-    """What one attempt of a step has logged: the last of it, after `dropped` earlier lines that were not kept. `cmd`
-    is that of the step in `run.steps`."""
-
-    step: str
-    cmd: str
-    attempt: int
-    dropped: int
-    lines: list[LogLine]
+    id: str
+    no: int | None = None
 
 
 class RunStream:
     """What a run streams, from an item on: `for item in run.stream()`, or `async for`. It ends with the run."""
 
-    def __init__(self, client: Client, run_id: str, after: int) -> None:
+    def __init__(self, client: Client, run: Which, after: int) -> None:
         self._client = client
-        self._run_id = run_id
+        self._run = run
         self._after = after
 
     def __iter__(self) -> Iterator[StreamedItem]:
-        return self._client.stream(self._run_id, self._after)
+        return self._client.stream(self._run, self._after)
 
     async def __aiter__(self) -> AsyncIterator[StreamedItem]:
         items = iter(self)
         while True:
-            item = await in_own_thread(lambda given_up: next(items, None))
+            item = await run_blocking(lambda given_up: next(items, None))
             if item is None:
                 return
             yield item
 
 
 class Run(Generic[R]):
-    """A run from the outside: ask for its result, look at it, act on it."""
+    """A run from the outside: ask for its result, look at it, act on it. It stands for this very run: should that be
+    deleted and another one be started with its id, RunNotFoundError says so."""
 
-    def __init__(self, client: Client, run_id: str, row: RunRow | None = None) -> None:
+    def __init__(self, client: Client, run_id: str, no: int | None = None) -> None:
         self._client = client
         self.id = run_id
-        self._row = row
+        self._which = Which(run_id, no)
 
     @property
     def child_run_id(self) -> str:
@@ -186,7 +82,7 @@ class Run(Generic[R]):
         With `propagate=False` the exception is given, not raised; of a group that failed, the values and exceptions
         of its members, in place.
         """
-        return self._client.result(self.id, timeout, propagate=propagate)  # type: ignore[no-any-return]
+        return self._client.result(self._which, timeout, propagate=propagate)  # type: ignore[no-any-return]
 
     @property
     def workflow(self) -> str:
@@ -226,32 +122,33 @@ class Run(Generic[R]):
     @property
     def data(self) -> dict[str, Any]:
         """What the workflow has kept with `wf.set_data`."""
-        return self._client.data(self.id)
+        return self._client.data(self._which)
 
     @property
     def steps(self) -> RunSteps:
         """Its steps and children, in the order they became known: `run.steps[0]`, or by name, `run.steps["charge"]`."""
-        return self._client.steps(self.id)
+        return self._client.steps(self._which)
 
     def history(self) -> list[RunEvent]:
         """Everything that happened, in order."""
-        return self._client.history(self.id)
+        return self._client.history(self._which)
 
     def logs(self) -> list[StepLogs]:
         """What its steps have logged, attempt by attempt."""
-        return self._client.logs(self.id)
+        return self._client.logs(self._which)
 
     def status_history(self) -> list[StatusEntry]:
         """The statuses it went through, with times and the exceptions that caused them."""
-        return self._client.status_history(self.id)
+        return self._client.status_history(self._which)
 
     def stream(self, after: int = 0) -> RunStream:
         """What the run streams, after item number `after`, as it comes."""
-        return RunStream(self._client, self.id, after)
+        check_number("after", after)
+        return RunStream(self._client, self._which, after)
 
     def children(self) -> list[Run[Any]]:
         """The runs that it has started, oldest first."""
-        return self._client.children(self.id)
+        return self._client.children(self._which)
 
     @property
     def correlation(self) -> str:
@@ -260,27 +157,28 @@ class Run(Generic[R]):
 
     def trace(self) -> TraceNode:
         """The process that it belongs to, as a tree: runs, the domain events they emit, the runs those start."""
+        self._fetch()
         return self._client.trace(self.id)
 
     def send(self, name: str, payload: object = None, *, key: str | None = None) -> None:
         """Answer a hook. A payload that comes before the workflow asks is kept, in order."""
-        self._client.send(self.id, name, payload, key or "")
+        self._client.send(self._which, name, payload, key)
 
     def cancel(self, reason: str = "") -> None:
         """Raise CancelledError where the workflow waits; its clean-up may still run steps."""
-        self._client.control(self.id, "cancel", reason)
+        self._client.control(self._which, "cancel", reason)
 
     def pause(self, reason: str = "") -> None:
         """Let nothing new begin; what executes ends and is kept."""
-        self._client.pause(self.id, reason)
+        self._client.pause(self._which, reason)
 
     def resume(self) -> None:
         """Go on after `pause`, or after the reason for STUCK was mended."""
-        self._client.resume(self.id)
+        self._client.resume(self._which)
 
     def retry(self) -> None:
         """Try a failed or cancelled run again; what it had completed is kept."""
-        self._client.retry(self.id)
+        self._client.retry(self._which)
 
     def fork(
         self,
@@ -294,24 +192,24 @@ class Run(Generic[R]):
 
         Steps under way at that point run anew: `fork_reruns` names them.
         """
-        return self._client.fork(self.id, at, replace or {}, input, id)
+        return self._client.fork(self._which, at, replace, input, id)
 
     def fork_reruns(self, at: int) -> list[str]:
         """The steps and children that a fork at event `at` would execute anew."""
-        return self._client.fork_reruns(self.id, at)
+        return self._client.fork_reruns(self._which, at)
 
     def delete(self) -> None:
         """Forget a run that has ended or is held, with its history."""
-        self._client.delete(self.id)
+        self._client.delete(self._which)
 
     def _fetch(self) -> RunRow:
-        return self._client.row(self.id)
+        return self._client.row(self._which)
 
     # -- the async edge: the same methods, off the caller's loop
 
     async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
-        return await in_own_thread(
-            lambda given_up: self._client.result(self.id, timeout, given_up, propagate=propagate)
+        return await run_blocking(
+            lambda given_up: self._client.result(self._which, timeout, given_up, propagate=propagate)
         )
 
     async def astatus(self) -> Status:
@@ -323,51 +221,19 @@ class Run(Generic[R]):
     async def asteps(self) -> RunSteps:
         return await asyncio.to_thread(lambda: self.steps)
 
-    async def ahistory(self) -> list[RunEvent]:
-        return await asyncio.to_thread(self.history)
-
-    async def alogs(self) -> list[StepLogs]:
-        return await asyncio.to_thread(self.logs)
-
-    async def astatus_history(self) -> list[StatusEntry]:
-        return await asyncio.to_thread(self.status_history)
-
-    async def achildren(self) -> list[Run[Any]]:
-        return await asyncio.to_thread(self.children)
-
-    async def atrace(self) -> TraceNode:
-        return await asyncio.to_thread(self.trace)
-
-    async def asend(self, name: str, payload: object = None, *, key: str | None = None) -> None:
-        await asyncio.to_thread(functools.partial(self.send, name, payload, key=key))
-
-    async def acancel(self, reason: str = "") -> None:
-        await asyncio.to_thread(self.cancel, reason)
-
-    async def apause(self, reason: str = "") -> None:
-        await asyncio.to_thread(self.pause, reason)
-
-    async def aresume(self) -> None:
-        await asyncio.to_thread(self.resume)
-
-    async def aretry(self) -> None:
-        await asyncio.to_thread(self.retry)
-
-    async def afork(
-        self,
-        at: int,
-        *,
-        replace: dict[int, object] | None = None,
-        input: tuple[Any, ...] | None = None,
-        id: str | None = None,
-    ) -> Run[R]:
-        return await asyncio.to_thread(functools.partial(self.fork, at, replace=replace, input=input, id=id))
-
-    async def afork_reruns(self, at: int) -> list[str]:
-        return await asyncio.to_thread(self.fork_reruns, at)
-
-    async def adelete(self) -> None:
-        await asyncio.to_thread(self.delete)
+    ahistory = twin(history)
+    alogs = twin(logs)
+    astatus_history = twin(status_history)
+    achildren = twin(children)
+    atrace = twin(trace)
+    asend = twin(send)
+    acancel = twin(cancel)
+    apause = twin(pause)
+    aresume = twin(resume)
+    aretry = twin(retry)
+    afork = twin(fork)
+    afork_reruns = twin(fork_reruns)
+    adelete = twin(delete)
 
 
 class RunPage(list[Run[Any]]):

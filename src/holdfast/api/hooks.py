@@ -11,7 +11,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.api.calls import Call
+from holdfast.api.checks import check_hook, check_model
 from holdfast.codec import Codec
+from holdfast.core import events as ev
 from holdfast.core.context import current_step
 from holdfast.core.domain import Scalar
 from holdfast.core.execution import Execution
@@ -19,10 +21,11 @@ from holdfast.core.loop import Future, running
 from holdfast.core.pending import PendingHook
 from holdfast.durations import SECOND, Duration, in_words, to_us
 from holdfast.errors import DecodeError, DefinitionError, HookPayloadError, HookTokenError, WrongContextError
+from holdfast.ports import RunRow
+from holdfast.printing import show
 
 M = TypeVar("M")
 TOKEN_LIFETIME = 30 * 86_400 * SECOND
-KEY_LIMIT = 200  # what the store keeps of a value to find runs by
 
 _models: dict[str, Any] = {}
 
@@ -102,8 +105,11 @@ class HookCall(Answer[M]):
         expires = self._execution.loop.now + (self._timeout or TOKEN_LIFETIME)
         return make_token(
             self._execution.secret,
-            Token(self._execution.app, self._execution.run_id, self._name, self._key, hook.cmd, expires),
-        )
+            Token(
+                self._execution.app, self._execution.run_id, self._name, self._key, hook.cmd, expires,
+                self._execution.run_no if hook.bound else 0,
+            ),
+        )  # fmt: skip
 
 
 def run_that_waits(what: str, word: str) -> Execution:
@@ -123,8 +129,8 @@ def run_that_waits(what: str, word: str) -> Execution:
 
 
 def ask_hook(name: str, timeout: Duration | None, key: str | None, model: Any) -> HookCall[Any]:
-    execution = run_that_waits(f"hook({name!r})", "hook")
-    _check_address(name, key)
+    execution = run_that_waits(f"hook({show(name)})", "hook")
+    check_hook(name, key, DefinitionError)
     us = None if timeout is None else to_us(timeout, "timeout")
     return HookCall(execution, name, us, key or "", model)
 
@@ -153,7 +159,8 @@ class HookDefinition(Generic[M]):
 
 def define_hook(name: str, payload: type[M]) -> HookDefinition[M]:
     """A hook whose payloads are checked against a model when they are sent, by whatever app of this process."""
-    _check_address(name, None)
+    check_hook(name, kind=DefinitionError, what="define_hook")
+    check_model("payload", payload)
     known = _models.get(name)
     # The same name in the same place is the same class, loaded again.
     if known is not None and known != payload and _title(known) != _title(payload):
@@ -175,24 +182,20 @@ def encode_payload(codec: Codec, name: str, payload: object) -> bytes:
     return codec.encode(payload, f"the payload of hook {name!r}")
 
 
-def _check_address(name: str, key: str | None) -> None:
-    if type(name) is not str or not name:
-        raise DefinitionError(f"hook({name!r}): give the hook a name")
-    if key is not None and (type(key) is not str or not 0 < len(key) <= KEY_LIMIT):
-        raise DefinitionError(f"hook({name!r}, key={key!r}): a key is a text of 1 to {KEY_LIMIT} characters")
-
-
 def _title(model: Any) -> str:
     return str(getattr(model, "__qualname__", model))
 
 
 class Token(msgspec.Struct, array_like=True):
+    """`run_no` is the store's number of the run: another run may get its id. It is 0 in tokens of older versions."""
+
     app: str
     run_id: str
     name: str
     key: str
     cmd: str
     expires: int
+    run_no: int = 0
 
 
 def make_token(secret: bytes, token: Token) -> str:
@@ -208,10 +211,25 @@ def read_token(secret: bytes, text: str, app: str, now: int) -> Token:
         if not hmac.compare_digest(signature, hmac.new(secret, body, hashlib.sha256).digest()[:16]):
             raise ValueError
         token = msgspec.json.decode(body, type=Token)
-    except ValueError:
+    except (ValueError, msgspec.MsgspecError):
         raise HookTokenError("this token was altered, or made by another store; ask for a new link") from None
     if token.app != app:
         raise HookTokenError(f"this token is for app {token.app!r}, not {app!r}")
     if token.expires < now:
         raise HookTokenError(f"this token for hook {token.name!r} has expired; ask for a new link")
     return token
+
+
+def is_of_run(token: Token, row: RunRow, opened: ev.HookOpened | None) -> bool:
+    """Whether a token was made for this very run. `opened` is how the run asked for the token's hook. One that doesn't
+    tell the run is no older than the run if it is of it."""
+    if token.run_no:
+        return token.run_no == row.no
+    if opened is None or (opened.name, opened.key) != (token.name, token.key):
+        return False
+    lifetime = TOKEN_LIFETIME if opened.expires is None else opened.expires - opened.ts
+    return token.expires - lifetime >= row.created_at
+
+
+def used_already(name: str, run_id: str) -> HookTokenError:
+    return HookTokenError(f"this token for hook {name!r} of run {run_id} was used already; it is good for one answer")

@@ -11,24 +11,25 @@ import zoneinfo
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeAlias, overload
+from typing import Any, ParamSpec, TypeAlias, overload
 
 import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec import Raw
 
-from holdfast.api.client import Client
+from holdfast.api.checks import check_name, check_number, check_text, duration_of, one_of, to_epoch
 from holdfast.api.functions import is_decorated
 from holdfast.api.handles import Run
-from holdfast.api.options import check_name, duration_of, one_of, to_epoch
+from holdfast.api.owner import Owner
+from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.events import NO_ARGS
-from holdfast.core.registry import Definitions
 from holdfast.durations import SECOND, Duration
 from holdfast.engine.ticks import advance, read_spec, retimed, start_ticks, tick_run_id
 from holdfast.engine.timetable import LIMIT, Missed, Overlap, Spec, local, next_tick, ticks_after, ticks_between
 from holdfast.errors import ArgumentError, DefinitionError, ScheduleError, ScheduleNotFoundError
-from holdfast.ports import ScheduleChange, ScheduleRow, Store
+from holdfast.ports import ScheduleChange, ScheduleRow, Store, Topic
+from holdfast.printing import show
 
 P = ParamSpec("P")
 SHORTEST = SECOND // 10
@@ -60,7 +61,7 @@ def every(interval: Duration, *, offset: Duration | None = None, anchor: dt.date
     `every("15m", offset="5m")` five minutes after each; `anchor` names one of the ticks instead."""
     us = duration_of("every", interval)
     if us < SHORTEST:
-        raise DefinitionError(f"every({interval!r}): the shortest interval is 100ms")
+        raise DefinitionError(f"every({show(interval)}): the shortest interval is 100ms")
     if offset is not None and anchor is not None:
         raise DefinitionError("every(): offset= and anchor= both say when an interval begins; give one of them")
     begin = 0 if offset is None else duration_of("offset", offset)
@@ -125,7 +126,7 @@ def _to_schedule(given: Any, tz: str = "UTC") -> Schedule:
 
 def _expression(when: Any) -> str:
     if not isinstance(when, str):
-        raise DefinitionError(f"schedule={when!r}: {_FORMS}")
+        raise DefinitionError(f"schedule={show(when)}: {_FORMS}")
     text = " ".join(when.split())
     if text.startswith("@"):
         if text not in ALIASES:
@@ -150,10 +151,10 @@ def _check_zone(name: Any) -> None:
             return
     known = zoneinfo.available_timezones()
     if not known:
-        raise DefinitionError(f"tz={name!r}: this machine has no time zones; pip install tzdata")
-    near = difflib.get_close_matches(str(name), known, n=1)
+        raise DefinitionError(f"tz={show(name)}: this machine has no time zones; pip install tzdata")
+    near = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise DefinitionError(f"tz={name!r} is no time zone; give a name such as 'Europe/Berlin' or 'UTC'{hint}")
+    raise DefinitionError(f"tz={show(name)} is no time zone; give a name such as 'Europe/Berlin' or 'UTC'{hint}")
 
 
 def _check_ticks(spec: Spec, when: object) -> None:
@@ -161,53 +162,38 @@ def _check_ticks(spec: Spec, when: object) -> None:
         raise DefinitionError(f"schedule={when!r} never comes: no day is like that; {_FORMS}")
 
 
+@dataclass(frozen=True, slots=True)
 class ScheduleInfo:
-    """A schedule as the store knows it."""
+    """A schedule as the store knows it.
 
-    def __init__(self, row: ScheduleRow, codec: Codec) -> None:
-        self._row = row
-        self._spec = read_spec(row)
-        self._codec = codec
+    `when` is the cron expression, or the interval, as text; `declared` tells whether it is declared in code and not made
+    by `put`; `reason` says why it is `paused`. `next_at` is when it ticks next, in its time zone, None if it is paused,
+    and `last_at` the last tick that a run was started for: `last_run_id`, and `is_active` if that run goes on. Ticks
+    that wait for its end are `queued`.
+    """
+
+    name: str
+    workflow: str
+    when: str
+    tz: str
+    missed: Missed
+    overlap: Overlap
+    jitter: dt.timedelta
+    declared: bool
+    paused: bool
+    reason: str
+    next_at: dt.datetime | None
+    last_at: dt.datetime | None
+    last_run_id: str | None
+    is_active: bool
+    queued: builtins.list[dt.datetime]
+    _spec: Spec
+    _codec: Codec
 
     def __repr__(self) -> str:
         return (
             f"<schedule {self.name!r} of {self.workflow!r}: {self.when}, {'paused' if self.paused else self.next_at}>"
         )
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self._row.name
-
-    @property
-    def workflow(self) -> str:
-        """The workflow or step that it starts."""
-        return self._row.workflow
-
-    @property
-    def when(self) -> str:
-        """The cron expression, or the interval, as text."""
-        return self._spec.in_words()
-
-    @property
-    def tz(self) -> str:
-        """The time zone it is read in."""
-        return self._spec.tz
-
-    @property
-    def missed(self) -> Missed:
-        """What is done about ticks that came while no worker ran."""
-        return self._spec.missed
-
-    @property
-    def overlap(self) -> Overlap:
-        """What is done about a tick that comes while the last run goes on."""
-        return self._spec.overlap
-
-    @property
-    def jitter(self) -> dt.timedelta:
-        """How much later than its tick a run begins, at most."""
-        return dt.timedelta(microseconds=self._spec.jitter)
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -219,73 +205,30 @@ class ScheduleInfo:
         """The keyword arguments of its runs."""
         return self._codec.decode_call(self._spec.input)[1]
 
-    @property
-    def declared(self) -> bool:
-        """Whether it is declared in code, and not made by `put`."""
-        return self._row.declared
-
-    @property
-    def paused(self) -> bool:
-        """Whether it starts nothing by itself for now."""
-        return self._row.paused
-
-    @property
-    def reason(self) -> str:
-        """Why it is paused."""
-        return self._row.reason
-
-    @property
-    def next_at(self) -> dt.datetime | None:
-        """When it ticks next, in its time zone; None if it is paused."""
-        return self._local(self._row.next_at)
-
-    @property
-    def last_at(self) -> dt.datetime | None:
-        """The last tick that a run was started for."""
-        return self._local(self._row.last_at)
-
-    @property
-    def last_run_id(self) -> str | None:
-        """The run that it started last."""
-        return self._row.active
-
-    @property
-    def is_active(self) -> bool:
-        """Whether that run goes on."""
-        return self._row.is_active
-
-    @property
-    def queued(self) -> builtins.list[dt.datetime]:
-        """Ticks that wait for its end."""
-        return [local(tick, self._spec) for tick in self._row.queued]
-
     def upcoming(self, count: int = 5) -> builtins.list[dt.datetime]:
         """The next ticks, from `next_at` on; none if it is paused."""
-        begin = self._row.next_at
-        if begin is None:
+        check_number("count", count)
+        if self.next_at is None:
             return []
-        return [local(tick, self._spec) for tick in itertools.islice(ticks_after(self._spec, begin - 1), count)]
-
-    def _local(self, us: int | None) -> dt.datetime | None:
-        return None if us is None else local(us, self._spec)
+        ticks = ticks_after(self._spec, to_epoch(self.next_at) - 1)
+        return [local(tick, self._spec) for tick in itertools.islice(ticks, count)]
 
 
-class Scheduling(Definitions, Protocol):
-    """What `app.schedules` needs of its app."""
-
-    @property
-    def client(self) -> Client: ...
-
-    def encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
-
-    def declare_schedule(self, row: ScheduleRow) -> None: ...
+def _info(row: ScheduleRow, codec: Codec) -> ScheduleInfo:
+    spec = read_spec(row)
+    next_at, last_at = (None if tick is None else local(tick, spec) for tick in (row.next_at, row.last_at))
+    return ScheduleInfo(
+        row.name, row.workflow, spec.in_words(), spec.tz, spec.missed, spec.overlap,
+        dt.timedelta(microseconds=spec.jitter), row.declared, row.paused, row.reason, next_at, last_at, row.active,
+        row.is_active, [local(tick, spec) for tick in row.queued], spec, codec,
+    )  # fmt: skip
 
 
 class Schedules:
     """The schedules of an app: those that its code declares, and those made at run time. Every method that talks to
     the store has a twin for async code, with an `a` before its name."""
 
-    def __init__(self, app: Scheduling) -> None:
+    def __init__(self, app: Owner) -> None:
         self._app = app
 
     # -- defining
@@ -334,7 +277,7 @@ class Schedules:
         elif isinstance(function, str):
             name, call = function, Raw(self._app.encode_by_name(function, args, kwargs))
         else:
-            raise DefinitionError(f"{function!r}: give a workflow or a step of app {self._app.name!r}, or its name")
+            raise DefinitionError(f"{show(function)}: give a workflow or a step of app {self._app.name!r}, or its name")
         chosen = _to_schedule(schedule)
         return ScheduleRow(name=chosen.name or name, workflow=name, spec=msgspec.json.encode(spec_of(chosen, call)))
 
@@ -342,17 +285,18 @@ class Schedules:
 
     def list(self) -> builtins.list[ScheduleInfo]:
         """All schedules, by name."""
-        return [ScheduleInfo(row, self._app.codec) for row in self._store.schedules()]
+        return [_info(row, self._app.codec) for row in self._store.schedules()]
 
     def get(self, name: str) -> ScheduleInfo:
         """The schedule of that name; ScheduleNotFoundError if there is none."""
-        return ScheduleInfo(self._find(name), self._app.codec)
+        return _info(self._find(name), self._app.codec)
 
     @property
     def _store(self) -> Store:
         return self._app.client.store
 
     def _find(self, name: str) -> ScheduleRow:
+        check_text("name", name)
         found = self._store.schedules(name)
         if not found:
             raise self._not_found(name)
@@ -367,6 +311,7 @@ class Schedules:
 
     def pause(self, name: str, reason: str = "") -> None:
         """Let it start nothing by itself until `resume`, also over a restart with new code."""
+        check_text("reason", reason, empty=True)
 
         def change(row: ScheduleRow, now: int) -> ScheduleChange:
             return ScheduleChange(row=msgspec.structs.replace(row, paused=True, reason=reason, next_at=None))
@@ -403,7 +348,7 @@ class Schedules:
 
         saved = self._change(name, change)
         assert saved is not None
-        return Run(client, saved.runs[0].id)
+        return Run(client, saved.runs[0].id, saved.runs[0].no)
 
     def backfill(self, name: str, start: dt.datetime, end: dt.datetime | None = None) -> builtins.list[str]:
         """Start a run for each tick from `start` to `end` (or now), both included, that has none; their ids. They run
@@ -459,6 +404,7 @@ class Schedules:
         self, name: str, change: Callable[[Any, int], ScheduleChange | None], must_exist: bool = True
     ) -> ScheduleChange | None:
         """Change a schedule as it is; read it again if somebody else was faster."""
+        check_text("name", name)
         client = self._app.client
         while True:
             found = client.store.schedules(name)
@@ -466,7 +412,7 @@ class Schedules:
                 raise self._not_found(name)
             wanted = change(found[0] if found else None, client.store.now())
             if wanted is None or client.store.save_schedules([wanted]):
-                client.notifier.ring()
+                client.notifier.ring(Topic.SCHEDULES)
                 return wanted
 
     # -- the async edge
@@ -480,23 +426,10 @@ class Schedules:
     async def aput(self, schedule: When, function: Any, /, *args: Any, **kwargs: Any) -> ScheduleInfo:
         return await asyncio.to_thread(partial(self.put, schedule, function, *args, **kwargs))
 
-    async def aget(self, name: str) -> ScheduleInfo:
-        return await asyncio.to_thread(self.get, name)
-
-    async def apause(self, name: str, reason: str = "") -> None:
-        await asyncio.to_thread(self.pause, name, reason)
-
-    async def aresume(self, name: str) -> None:
-        await asyncio.to_thread(self.resume, name)
-
-    async def atrigger(self, name: str) -> Run[Any]:
-        return await asyncio.to_thread(self.trigger, name)
-
-    async def abackfill(self, name: str, start: dt.datetime, end: dt.datetime | None = None) -> builtins.list[str]:
-        return await asyncio.to_thread(self.backfill, name, start, end)
-
-    async def adelete(self, name: str) -> None:
-        await asyncio.to_thread(self.delete, name)
-
-    async def alist(self) -> builtins.list[ScheduleInfo]:
-        return await asyncio.to_thread(self.list)
+    aget = twin(get)
+    apause = twin(pause)
+    aresume = twin(resume)
+    atrigger = twin(trigger)
+    abackfill = twin(backfill)
+    adelete = twin(delete)
+    alist = twin(list)

@@ -7,61 +7,44 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import copy
 import datetime as dt
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from holdfast.api.calls import StepFuture
+from holdfast.api.checks import check_arguments, check_number, duration_of, one_of
+from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import Run
 from holdfast.api.options import (
     IfExists,
     StartOptions,
     check_call,
     check_input,
-    duration_of,
     start_options_of,
     step_options,
     wrong_call,
 )
-from holdfast.api.plain_calls import call_plainly
-from holdfast.codec import Codec
+from holdfast.api.owner import Owner
+from holdfast.core.canvases import CanvasNode, OnFailure
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.registry import find_app
-from holdfast.core.resources import Resource
 from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
+from holdfast.printing import printable, show
 
-OnFailure = Literal["finish", "cancel", "collect"]
 C = TypeVar("C", bound="Canvas")
-Node = dict[str, Any]
 
 STEP_OPTIONS = ("delay", "force_local", "max_losses", "max_retries", "queue", "retry_delay", "stall_timeout", "timeout")
 WORKFLOW_OPTIONS = ("delay", "max_retries", "priority", "timeout")
 RENAMED = {"countdown": "delay"}
 MOST_LEVELS = 100  # of nesting
-
-
-class Starter(Protocol):
-    """What an app does for its signatures."""
-
-    name: str
-    codec: Codec
-    replaced: Mapping[Resource[Any], Any]
-
-    def find_step(self, name: str) -> StepDefinition: ...
-
-    def find_workflow(self, name: str) -> WorkflowDefinition: ...
-
-    def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]: ...
-
-    def run_canvas(self, execution: Execution, node: bytes) -> asyncio.Future[Any]:
-        """Carry out a canvas in the run whose code asks."""
 
 
 class Canvas(abc.ABC):
@@ -76,7 +59,7 @@ class Canvas(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def app(self) -> Starter:
+    def app(self) -> Owner:
         """The app that its steps belong to."""
 
     # -- putting together
@@ -101,10 +84,10 @@ class Canvas(abc.ABC):
 
     def clone(self: C, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any) -> C:
         """A copy, with `args` before its own, `kwargs` beside them, and options set."""
-        copy = self._copy(tuple(args), dict(kwargs or {}))
-        copy._links = [callback.clone() for callback in self._links]
-        copy._errbacks = [errback.clone() for errback in self._errbacks]
-        return copy.set(**options) if options else copy
+        made = self._copy(*check_arguments(args, kwargs))
+        made._links = [callback.clone() for callback in self._links]
+        made._errbacks = [errback.clone() for errback in self._errbacks]
+        return made.set(**options) if options else made
 
     @abc.abstractmethod
     def set(self: C, **options: Any) -> C:
@@ -123,19 +106,11 @@ class Canvas(abc.ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON data, for `holdfast.signature(...)`."""
-        data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self._node(Writer(self.app), None)))
-        return {"app": self.app.name, **data}
+        return {"app": self.app.name, **msgspec.json.decode(Writer(self.app).write(self, None))}
 
     @abc.abstractmethod
-    def _node(self, writer: Writer, given: bool | None) -> Node:
-        """This as data. `given` tells whether a result comes before it; None: not known yet."""
-
-    def _with_links(self, node: Node, writer: Writer, given: bool | None) -> Node:
-        if self._links:
-            node["link"] = [writer.write(callback, _afterwards(given)) for callback in self._links]
-        if self._errbacks:
-            node["link_error"] = [writer.write(errback, _afterwards(given)) for errback in self._errbacks]
-        return node
+    def _node(self, writer: Writer, given: bool | None) -> CanvasNode:
+        """This as data, without its callbacks. `given` tells whether a result comes before it; None: not known yet."""
 
     @property
     def _is_plain(self) -> bool:
@@ -171,9 +146,9 @@ class Canvas(abc.ABC):
         of_members = {name: options.pop(name) for name in self._of_members if name in options}
         if of_members:
             canvas.set(**of_members)
-        for callback in [link] if isinstance(link, Canvas) else link:
+        for callback in _callbacks(link, "link"):
             canvas.link(callback)
-        for errback in [link_error] if isinstance(link_error, Canvas) else link_error:
+        for errback in _callbacks(link_error, "link_error"):
             canvas.link_error(errback)
         return CanvasOptions(canvas, start_options_of(f"{self!r}.apply_async()", options)).start()
 
@@ -214,7 +189,7 @@ class Canvas(abc.ABC):
 
     def _encoded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         canvas = self.clone(args, kwargs) if args or kwargs else self
-        return msgspec.json.encode(Writer(self.app).write(canvas, False))
+        return bytes(Writer(self.app).write(canvas, False))
 
 
 class CanvasOptions:
@@ -259,7 +234,7 @@ class Signature(Canvas):
 
     def __init__(
         self,
-        app: Starter,
+        app: Owner,
         definition: StepDefinition | WorkflowDefinition,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -276,7 +251,7 @@ class Signature(Canvas):
             _check_partial(definition, args, kwargs)
 
     @property
-    def app(self) -> Starter:
+    def app(self) -> Owner:
         return self._app
 
     @property
@@ -299,7 +274,7 @@ class Signature(Canvas):
             raise WrongContextError(f"{self!r} in a workflow: await it, or call {self.name} itself")
         args, kwargs = (*args, *self.args), {**self.kwargs, **kwargs}
         if isinstance(self.definition, StepDefinition):
-            return call_plainly(self.definition, args, kwargs, self._app.replaced)
+            return call_directly(self.definition, args, kwargs, self._app.replaced)
         return self.definition.function(*args, **kwargs)
 
     def set(self, **options: Any) -> Signature:
@@ -332,39 +307,46 @@ class Signature(Canvas):
     def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         if self.immutable:
             args, kwargs = (), {}
-        copy = Signature(self._app, self.definition, (*args, *self.args), {**self.kwargs, **kwargs}, self.immutable)
-        copy.chosen = dict(self.chosen)
-        return copy
+        made = Signature(self._app, self.definition, (*args, *self.args), {**self.kwargs, **kwargs}, self.immutable)
+        made.chosen = dict(self.chosen)
+        return made
 
-    def _node(self, writer: Writer, given: bool | None) -> Node:
-        node: Node = {"step" if self.is_step else "workflow": self.name}
+    def _node(self, writer: Writer, given: bool | None) -> CanvasNode:
         writer.check(self, given)
         what = f"an argument of {self.name!r}"
-        if self.args:
-            node["args"] = [writer.value(arg, what) for arg in self.args]
-        if self.kwargs:
-            node["kwargs"] = {name: writer.value(arg, what) for name, arg in self.kwargs.items()}
+        node = CanvasNode(
+            args=[writer.value(arg, what) for arg in self.args],
+            kwargs={name: writer.value(arg, what) for name, arg in self.kwargs.items()},
+            immutable=self.immutable,
+        )
         writer.check_values(self, given, what)
         if self.chosen:
-            node["options"] = writer.value(self.chosen, f"the options of {self!r}")
-        if self.immutable:
-            node["immutable"] = True
-        if isinstance(self.definition, WorkflowDefinition) and not self.definition.options.durable:
-            node["durable"] = False
-        return self._with_links(node, writer, given)
+            node.options = writer.value(self.chosen, f"the options of {self!r}")
+        if isinstance(self.definition, WorkflowDefinition):
+            node.workflow, node.durable = self.name, self.definition.options.durable
+        else:
+            node.step = self.name
+        return node
 
 
 class _Composition(Canvas):
-    """A canvas that is made of others."""
+    """A canvas that is made of others. The first `_begins` of its parts get what comes before it."""
 
-    _home: Starter | None = None  # the app, where there are no members to tell it
+    _home: Owner | None = None  # the app, where there are no members to tell it
 
     @property
     @abc.abstractmethod
     def _parts(self) -> list[Canvas]: ...
 
+    @_parts.setter
+    def _parts(self, parts: list[Canvas]) -> None: ...
+
     @property
-    def app(self) -> Starter:
+    @abc.abstractmethod
+    def _begins(self) -> int: ...
+
+    @property
+    def app(self) -> Owner:
         for part in self._parts:
             if not isinstance(part, _Composition) or part._parts or part._home is not None:
                 return part.app
@@ -380,38 +362,53 @@ class _Composition(Canvas):
         """Celery's short form: start it; in a workflow, begin it without waiting."""
         return self.start(*args, **kwargs) if running() is None else self.submit(*args, **kwargs)
 
-    @abc.abstractmethod
-    def _take_copies(self) -> None:
-        """Have members of its own: others may be made of the same ones."""
+    def _copy(self: C, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C:
+        made: Any = copy.copy(self)
+        parts = enumerate(made._parts)
+        made._parts = [part.clone(args, kwargs) if i < made._begins else part.clone() for i, part in parts]
+        return made  # type: ignore[no-any-return]
 
     def set(self: C, **options: Any) -> C:
-        self._take_copies()  # type: ignore[attr-defined]
-        for part in self._parts:  # type: ignore[attr-defined]
+        parts = self._parts = [part.clone() for part in self._parts]  # type: ignore[attr-defined]
+        for part in parts:  # others may be made of the same ones
             mine = {k: v for k, v in options.items() if RENAMED.get(k, k) not in getattr(part, "chosen", ())}
             if mine:
                 part.set(**mine)
         return self
 
     def set_immutable(self: C, immutable: bool = True) -> C:
-        self._take_copies()  # type: ignore[attr-defined]
-        for part in self._beginnings:  # type: ignore[attr-defined]
+        parts = self._parts = [part.clone() for part in self._parts]  # type: ignore[attr-defined]
+        for part in parts[: self._begins]:  # type: ignore[attr-defined]
             part.set_immutable(immutable)
         return self
 
+
+class _Members(_Composition):
+    """A composition whose parts are its tasks."""
+
+    tasks: list[Canvas]
+
     @property
-    def _beginnings(self) -> list[Canvas]:
-        """The parts that get what comes before."""
-        return self._parts
+    def _parts(self) -> list[Canvas]:
+        return self.tasks
+
+    @_parts.setter
+    def _parts(self, parts: list[Canvas]) -> None:
+        self.tasks = parts
+
+    @property
+    def _begins(self) -> int:
+        return len(self.tasks)
 
 
-class chain(_Composition):
+class chain(_Members):
     """One after the other, each with the result of the one before: `chain(a.s(1), b.s())`, or `a.s(1) | b.s()`."""
 
     _run_name = "holdfast.chain"
 
     def __init__(self, *members: Any) -> None:
         super().__init__()
-        self.tasks: list[Canvas] = []
+        self.tasks = []
         for member in _members(members, "chain"):
             spliced = member.tasks if isinstance(member, chain) and member._is_plain else [member]
             if not self.tasks and len(spliced) > 1:
@@ -432,51 +429,33 @@ class chain(_Composition):
             self.tasks.append(task)
 
     @property
-    def _parts(self) -> list[Canvas]:
-        return self.tasks
-
-    def _take_copies(self) -> None:
-        self.tasks = [task.clone() for task in self.tasks]
-
-    @property
-    def _beginnings(self) -> list[Canvas]:
-        return self.tasks[:1]
+    def _begins(self) -> int:
+        return 1
 
     def __repr__(self) -> str:
-        return " | ".join(_inin_short(self.tasks)) if self.tasks else "chain()"
+        return " | ".join(_shorten(self.tasks)) if self.tasks else "chain()"
 
-    def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> chain:
-        copy = chain()
-        copy.tasks = [task.clone(*((args, kwargs) if i == 0 else ())) for i, task in enumerate(self.tasks)]
-        return copy
-
-    def _node(self, writer: Writer, given: bool | None) -> Node:
+    def _node(self, writer: Writer, given: bool | None) -> CanvasNode:
         if not self.tasks:
             raise ArgumentError("chain(): a chain needs a member, e.g. chain(step.s(...), other.s())")
-        tasks = [writer.write(task, given if i == 0 else _afterwards(given)) for i, task in enumerate(self.tasks)]
-        return self._with_links({"chain": tasks}, writer, given)
+        return CanvasNode(
+            chain=[writer.write(task, given if i == 0 else _afterwards(given)) for i, task in enumerate(self.tasks)]
+        )
 
 
-class group(_Composition):
+class group(_Members):
     """All at once: `group(a.s(1), b.s(2))`, or of any iterable. The result is the list of results, in this order."""
 
     _run_name = "holdfast.group"
 
     def __init__(self, *members: Any) -> None:
         super().__init__()
-        self.tasks: list[Canvas] = []
+        self.tasks = []
         for member in _members(members, "group"):
             if type(member) is group and member._is_plain:
                 self.tasks += member.tasks
             else:
                 self.tasks.append(member)
-
-    @property
-    def _parts(self) -> list[Canvas]:
-        return self.tasks
-
-    def _take_copies(self) -> None:
-        self.tasks = [task.clone() for task in self.tasks]
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -485,16 +464,10 @@ class group(_Composition):
         return True
 
     def __repr__(self) -> str:
-        return f"group({', '.join(_inin_short(self.tasks))})"
+        return f"group({', '.join(_shorten(self.tasks))})"
 
-    def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> group:
-        copy = type(self)()
-        copy._home = self._home
-        copy.tasks = [task.clone(args, kwargs) for task in self.tasks]
-        return copy
-
-    def _node(self, writer: Writer, given: bool | None) -> Node:
-        return self._with_links({"group": [writer.write(task, given) for task in self.tasks]}, writer, given)
+    def _node(self, writer: Writer, given: bool | None) -> CanvasNode:
+        return CanvasNode(group=[writer.write(task, given) for task in self.tasks])
 
 
 class chord(_Composition):
@@ -508,8 +481,7 @@ class chord(_Composition):
 
     def __init__(self, header: Any, body: Canvas | None = None, *, on_failure: OnFailure = "finish") -> None:
         super().__init__()
-        if on_failure not in ("finish", "cancel", "collect"):
-            raise ArgumentError(f"chord(on_failure={on_failure!r}): give 'finish', 'cancel' or 'collect'")
+        one_of("on_failure", on_failure, ("finish", "cancel", "collect"), ArgumentError)
         self.header = header if type(header) is group and header._is_plain else group(header)
         self.body = None if body is None else _member(body, "chord's body")
         self.on_failure = on_failure
@@ -523,13 +495,15 @@ class chord(_Composition):
     def _parts(self) -> list[Canvas]:
         return [*self.header.tasks, *([] if self.body is None else [self.body])]
 
-    def _take_copies(self) -> None:
-        self.header = self.header.clone()
-        self.body = None if self.body is None else self.body.clone()
+    @_parts.setter
+    def _parts(self, parts: list[Canvas]) -> None:
+        begins = self._begins
+        self.header = copy.copy(self.header)
+        self.header.tasks, self.body = parts[:begins], next(iter(parts[begins:]), None)
 
     @property
-    def _beginnings(self) -> list[Canvas]:
-        return self.header.tasks
+    def _begins(self) -> int:
+        return len(self.header.tasks)
 
     def __call__(self, body: Canvas | None = None, **kwargs: Any) -> Any:
         """Celery's short form: `chord(header)(body)` starts it; in a workflow it begins without waiting."""
@@ -540,22 +514,13 @@ class chord(_Composition):
         return whole.start(**kwargs) if running() is None else whole.submit(**kwargs)
 
     def __repr__(self) -> str:
-        return f"chord([{', '.join(_inin_short(self.header.tasks))}], {self.body!r})"
+        return f"chord([{', '.join(_shorten(self.header.tasks))}], {self.body!r})"
 
-    def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> chord:
-        body = None if self.body is None else self.body.clone()
-        return chord(self.header.clone(args, kwargs), body, on_failure=self.on_failure)
-
-    def _node(self, writer: Writer, given: bool | None) -> Node:
+    def _node(self, writer: Writer, given: bool | None) -> CanvasNode:
         if self.body is None:
             raise ArgumentError(f"{self!r} has no body: chord(header, body), or chord(header)(body)")
-        node: Node = {
-            "chord": [writer.write(task, given) for task in self.header.tasks],
-            "body": writer.write(self.body, _afterwards(given)),
-        }
-        if self.on_failure != "finish":
-            node["on_failure"] = self.on_failure
-        return self._with_links(node, writer, given)
+        header = [writer.write(task, given) for task in self.header.tasks]
+        return CanvasNode(chord=header, body=writer.write(self.body, _afterwards(given)), on_failure=self.on_failure)
 
 
 class each(Canvas):
@@ -568,10 +533,10 @@ class each(Canvas):
         super().__init__()
         self.step = step
         self.star = star
-        self.items = [tuple(item) for item in items] if star else list(items)
+        self.items = items_of(items, step.name, star)
 
     @property
-    def app(self) -> Starter:
+    def app(self) -> Owner:
         return self.step.app
 
     def __repr__(self) -> str:
@@ -587,7 +552,7 @@ class each(Canvas):
     def _copy(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> each:
         return each(self.step.clone(), self.items, self.star)
 
-    def _node(self, writer: Writer, given: bool | None) -> Node:
+    def _node(self, writer: Writer, given: bool | None) -> CanvasNode:
         what = f"the items of {self!r}"
         calls = self.items if self.star else [(item,) for item in self.items]
         known = given if given is None else False
@@ -595,18 +560,24 @@ class each(Canvas):
             each_call = Signature(self.app, self.step.definition, call, {})
             writer.check(each_call, known)
             writer.check_values(each_call, known, what)
-        node: Node = {
-            "map": writer.write(self.step, None),
-            "items": [[writer.value(arg, what) for arg in call] for call in calls],
-        }
-        return self._with_links(node, writer, given)
+        items = [[writer.value(arg, what) for arg in call] for call in calls]
+        return CanvasNode(map=writer.write(self.step, None), items=items)
+
+
+def items_of(items: Any, name: str, star: bool) -> list[Any]:
+    if not isinstance(items, Iterable):
+        raise ArgumentError(f"the items of {name}: {in_short(items)}: give a list")
+    found = list(items)
+    for item in found if star else ():
+        if not isinstance(item, Iterable):
+            raise ArgumentError(f"the items of {name}: {in_short(item)}: each is a list of the arguments of one call")
+    return [tuple(item) for item in found] if star else found
 
 
 def chunks(step: Signature, items: Iterable[Any], size: int) -> group:
     """Items in chunks of `size`: the chunks at once, the items of a chunk one after the other."""
-    if type(size) is not int or size < 1:
-        raise ArgumentError(f"{step.name}.chunks(..., {size!r}): give a size of 1 or more")
-    items = list(items)
+    check_number(f"{step.name}.chunks(): size", size, 1)
+    items = items_of(items, step.name, star=True)
     made = group(each(step.clone(), items[i : i + size], star=True) for i in range(0, len(items), size))
     made._home = step.app
     return made
@@ -618,12 +589,12 @@ def chunks(step: Signature, items: Iterable[Any], size: int) -> group:
 class Writer:
     """Canvases to data, checked: every call must fit its function, with what it will be given."""
 
-    def __init__(self, app: Starter) -> None:
+    def __init__(self, app: Owner) -> None:
         self._app = app
         self._fitting: set[tuple[Any, ...]] = set()
         self._level = 0
 
-    def write(self, canvas: Canvas, given: bool | None) -> Node:
+    def write(self, canvas: Canvas, given: bool | None) -> Raw:
         if canvas.app is not self._app if not isinstance(canvas, _Composition) else False:
             raise WrongContextError(
                 f"{canvas!r} belongs to app {canvas.app.name!r}, the rest to {self._app.name!r}; a canvas is of one app"
@@ -634,7 +605,10 @@ class Writer:
             )
         self._level += 1
         try:
-            return canvas._node(self, given)
+            node = canvas._node(self, given)
+            node.link = [self.write(callback, _afterwards(given)) for callback in canvas._links]
+            node.link_error = [self.write(errback, _afterwards(given)) for errback in canvas._errbacks]
+            return Raw(msgspec.json.encode(node))
         finally:
             self._level -= 1
 
@@ -694,6 +668,10 @@ def _members(members: tuple[Any, ...], what: str) -> Iterator[Canvas]:
         yield _member(member, what)
 
 
+def _callbacks(given: Any, what: str) -> Iterable[Any]:
+    return given if isinstance(given, list | tuple) else [_member(given, what)]
+
+
 def _member(member: Any, what: str) -> Any:
     if isinstance(member, Canvas):
         return member
@@ -712,11 +690,14 @@ def _ends_open(body: Canvas) -> bool:
     return type(body) is group or (isinstance(body, chord) and body.body is not None and _ends_open(body.body))
 
 
-def _inin_short(tasks: list[Canvas]) -> list[str]:
+def _shorten(tasks: list[Canvas]) -> list[str]:
     shown = [repr(task) for task in tasks[:5]]
     return shown if len(tasks) <= 5 else [*shown, f"… {len(tasks) - 5} more"]
 
 
 def in_short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = printable(repr(value))
+    except BaseException:  # a repr of a user's own may raise anything
+        return show(value)
     return text if len(text) <= 60 else text[:57] + "…"

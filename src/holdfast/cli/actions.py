@@ -10,27 +10,27 @@ import click
 
 from holdfast.api.handles import Run
 from holdfast.cli.arguments import value_of
-from holdfast.cli.facts import run_facts
 from holdfast.cli.failures import Conflict, command, told_in_a_sentence, usage
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
-from holdfast.cli.place import Place, one_run, open_place, run_ids
+from holdfast.cli.target import Target, one_run, open_target, run_ids
+from holdfast.views.summaries import run_summary
 
-Act = Callable[[Place, Run[Any]], None]
+Act = Callable[[Target, Run[Any]], None]
 
 some_runs = click.argument("runs", nargs=-1, required=True, shell_complete=run_ids)
 because = click.option("--reason", default="", help="Why; it is recorded.")
 
 
-def _each(context: click.Context, prefixes: tuple[str, ...], as_json: bool, said: str, act: Act) -> Place:
+def _each(context: click.Context, prefixes: tuple[str, ...], as_json: bool, said: str, act: Act) -> Target:
     """Do it to every run, whatever becomes of the others. The exit code is that of the first that failed."""
-    place = open_place(context)
+    target = open_target(context)
     done: list[str] = []
     failures: list[click.ClickException] = []
     for prefix in prefixes:
         try:
             with told_in_a_sentence(context.find_root()):
-                run = place.app.get_run(place.find(prefix).id)
-                act(place, run)
+                run = target.app.get_run(target.find(prefix).id)
+                act(target, run)
                 done.append(run.id)
         except click.ClickException as failure:
             failures.append(failure)
@@ -43,11 +43,11 @@ def _each(context: click.Context, prefixes: tuple[str, ...], as_json: bool, said
         note(f"Error: {other.format_message()}")
     if failures:
         raise failures[0]
-    return place
+    return target
 
 
-def _asked(place: Place) -> None:
-    place.note_if_nobody_works("it happens once there is one, start it with")
+def _asked(target: Target) -> None:
+    target.note_if_nobody_works("it happens once there is one, start it with")
 
 
 @click.command()
@@ -57,7 +57,7 @@ def _asked(place: Place) -> None:
 @click.pass_context
 def cancel(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
     """Cancel runs: CancelledError is raised where each waits, and its clean-up still happens."""
-    _asked(_each(context, runs, as_json, "asked to cancel", lambda place, run: run.cancel(reason)))
+    _asked(_each(context, runs, as_json, "asked to cancel", lambda target, run: run.cancel(reason)))
 
 
 @click.command()
@@ -67,7 +67,7 @@ def cancel(context: click.Context, runs: tuple[str, ...], reason: str, as_json: 
 @click.pass_context
 def pause(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
     """Let nothing new begin in runs; what executes ends and is kept."""
-    _asked(_each(context, runs, as_json, "asked to pause", lambda place, run: run.pause(reason)))
+    _asked(_each(context, runs, as_json, "asked to pause", lambda target, run: run.pause(reason)))
 
 
 @click.command()
@@ -76,7 +76,7 @@ def pause(context: click.Context, runs: tuple[str, ...], reason: str, as_json: b
 @click.pass_context
 def resume(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None:
     """Let PAUSED runs go on, and STUCK ones whose reason was mended."""
-    _asked(_each(context, runs, as_json, "asked to resume", lambda place, run: run.resume()))
+    _asked(_each(context, runs, as_json, "asked to resume", lambda target, run: run.resume()))
 
 
 @click.command()
@@ -85,7 +85,7 @@ def resume(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None
 @click.pass_context
 def retry(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None:
     """Try failed or cancelled runs again; what they completed is kept."""
-    _asked(_each(context, runs, as_json, "asked to retry", lambda place, run: run.retry()))
+    _asked(_each(context, runs, as_json, "asked to retry", lambda target, run: run.retry()))
 
 
 @click.command()
@@ -100,9 +100,9 @@ def delete(context: click.Context, runs: tuple[str, ...], yes: bool, as_json: bo
     _each(context, runs, as_json, "deleted", _delete)
 
 
-def _delete(place: Place, run: Run[Any]) -> None:
+def _delete(target: Target, run: Run[Any]) -> None:
     run.delete()
-    if place.store.get(run.id) is not None:
+    if target.store.get(run.id) is not None:
         raise Conflict(f"run {run.id} is just being written by a worker; try again in a moment")
 
 
@@ -121,14 +121,14 @@ def confirm(question: str) -> None:
 @click.pass_context
 def send(context: click.Context, run: str, name: str, payload: str | None, key: str | None, as_json: bool) -> None:
     """Answer a hook that a run waits for. PAYLOAD is JSON if it reads as such, else text."""
-    place = open_place(context)
-    row = place.find(run)
-    place.app.get_run(row.id).send(name, None if payload is None else value_of(payload), key=key)
+    target = open_target(context)
+    row = target.find(run)
+    target.app.get_run(row.id).send(name, None if payload is None else value_of(payload), key=key)
     if as_json:
         print_json({"run_id": row.id, "hook": name, "key": key or ""})
     else:
         say(f"sent {name} to {row.id}")
-    _asked(place)
+    _asked(target)
 
 
 @click.command()
@@ -151,22 +151,24 @@ def fork(
     as_json: bool,
 ) -> None:
     """Start a new run that shares another's history up to an event. Steps under way at that point run anew."""
-    place = open_place(context)
-    source = place.app.get_run(place.find(run).id)
+    target = open_target(context)
+    source = target.app.get_run(target.find(run).id)
     results = dict(_replacement(each) for each in replace)
     reruns = source.fork_reruns(at)
     if reruns and not yes and on_terminal():
         confirm(f"Under way at event {at}, these will run anew: {', '.join(reruns)}. Fork?")
     made = source.fork(at, replace=results, input=_input(input_json), id=new_id)
     if as_json:
-        print_json({**run_facts(place.find(made.id), place.store.now()), "forked_from": source.id, "reruns": reruns})
+        print_json(
+            {**run_summary(target.find(made.id), target.store.now()), "forked_from": source.id, "reruns": reruns}
+        )
         return
     say(made.id)
     if reruns:
         note(f"run anew, as they were under way at event {at}: {', '.join(reruns)}")
     if on_terminal():
         note(f"watch it with: {command('runs', 'watch', made.id)}")
-    _asked(place)
+    _asked(target)
 
 
 def _replacement(text: str) -> tuple[int, Any]:

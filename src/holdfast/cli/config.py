@@ -7,9 +7,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from holdfast.app import without_password
 from holdfast.cli.failures import Failure
-from holdfast.cli.output import Span, json_option, note, print_json, print_table
-from holdfast.cli.place import find_app
+from holdfast.cli.output import Styled, json_option, note, print_json, print_table
+from holdfast.cli.target import find_app
 from holdfast.cli.worker import worker
 
 
@@ -33,7 +34,7 @@ def config(context: click.Context, as_json: bool) -> None:
     else:
         print_table(
             ["SETTING", "VALUE", "FROM"],
-            [[Span(s["name"], "bold"), Span(_shown(s["value"])), Span(s["from"], "dim")] for s in settings],
+            [[Styled(s["name"], "bold"), Styled(_shown(s["value"])), Styled(s["from"], "dim")] for s in settings],
         )
     if problem:
         note(problem)
@@ -70,7 +71,7 @@ def _fill_in_from_code(root: click.Context, settings: list[dict[str, Any]]) -> s
     except Failure as error:
         return error.format_message()
     if by_name["store"]["value"] is None:
-        by_name["store"] |= {"value": app.store_url, "from": "the app's code, or its name"}
+        by_name["store"] |= {"value": without_password(app.store_url), "from": "the app's code, or its name"}
     by_name["app-name"] |= {"value": app.name, "from": "the app's code"}
     if by_name["version"]["value"] is None:
         origin = "the app's code" if app.version is not None else "a digest of the code"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from holdfast.api.options import to_epoch
-from holdfast.api.tracing import TraceNode
+from holdfast.api.checks import to_epoch
 from holdfast.cli.arguments import value_of
 from holdfast.cli.failures import command
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
-from holdfast.cli.place import open_place, run_ids
-from holdfast.cli.tree import Node, print_tree
+from holdfast.cli.target import open_target, run_ids
+from holdfast.cli.tree import print_tree
+from holdfast.views.trace import TraceNode, trace_summary
+from holdfast.views.tree import TreeNode
 
 
 @click.command()
@@ -23,8 +22,8 @@ from holdfast.cli.tree import Node, print_tree
 @click.pass_context
 def emit(context: click.Context, name: str, payload: str | None, key: str | None, as_json: bool) -> None:
     """Emit a domain event; prints its id. PAYLOAD is JSON if it reads as such, else text."""
-    place = open_place(context, may_create=True)
-    event = place.app.emit(name, None if payload is None else value_of(payload), key=key)
+    target = open_target(context, may_create=True)
+    event = target.app.emit(name, None if payload is None else value_of(payload), key=key)
     if as_json:
         print_json({"id": event, "name": name, "key": key})
         return
@@ -40,32 +39,19 @@ def emit(context: click.Context, name: str, payload: str | None, key: str | None
 def trace(context: click.Context, id: str, as_json: bool) -> None:
     """The process that a run belongs to, from its beginning: runs, the domain events they emit, the runs those start.
     ID is that of a run, or of a domain event."""
-    place = open_place(context)
-    is_event = place.store.get(id) is None and place.store.domain_event(id) is not None
-    root = place.app.trace(id if is_event else place.find(id).id)
+    target = open_target(context)
+    is_event = target.store.get(id) is None and target.store.domain_event(id) is not None
+    root = target.app.trace(id if is_event else target.find(id).id)
     if as_json:
-        print_json(_facts(root))
+        print_json(trace_summary(root))
     else:
-        print_tree(place, _node(root, place.app.name))
+        print_tree(target, _node(root, target.app.name))
 
 
-def _facts(node: TraceNode) -> dict[str, Any]:
-    return {
-        "kind": node.kind,
-        "id": node.id,
-        "name": node.name,
-        "app": node.app,
-        "status": node.status or None,
-        "at": node.at.isoformat() if node.at is not None else None,
-        "ended_at": node.ended_at.isoformat() if node.ended_at is not None else None,
-        "children": [_facts(child) for child in node.children],
-    }
-
-
-def _node(node: TraceNode, app: str) -> Node:
+def _node(node: TraceNode, app: str) -> TreeNode:
     name = node.name or "deleted"
     began = to_epoch(node.at) if node.kind == "run" and node.at is not None else None
-    return Node(
+    return TreeNode(
         name=name if node.app == app else f"{node.app}/{name}",
         state=node.status or ("EVENT" if node.kind == "event" else "GONE"),
         run_id=node.id,

@@ -56,16 +56,16 @@ class Bug(Failure):
 
 
 def command(*words: str) -> str:
-    """A `holdfast` command as one could paste it, with the options that lead to the same place."""
+    """A `holdfast` command as one could paste it, with the options that lead to the same target."""
     context = click.get_current_context(silent=True)
     if context is None:
         return shlex.join(["holdfast", *words])
     root = context.find_root()
-    place: list[str] = []
+    options: list[str] = []
     for option, name in (("-A", "target"), ("--store", "store"), ("--app-name", "app_name")):
         if root.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            place += [option, str(root.params[name])]
-    return f"{root.info_name} {shlex.join([*place, *words])}"
+            options += [option, str(root.params[name])]
+    return f"{root.info_name} {shlex.join([*options, *words])}"
 
 
 @contextmanager

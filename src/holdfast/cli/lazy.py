@@ -13,7 +13,7 @@ import click
 class Entry:
     """Where a command is (`module:name`), and the line that stands for it in its group's help."""
 
-    place: str
+    target: str
     help: str
     commands: dict[str, Entry] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ class LazyGroup(click.Group):
             return None
         if entry.commands:
             return LazyGroup(cmd_name, help=entry.help, entries=entry.commands, no_args_is_help=True)
-        module, _, name = entry.place.partition(":")
+        module, _, name = entry.target.partition(":")
         found: click.Command = getattr(importlib.import_module(f"holdfast.cli.{module}"), name)
         return found
 

@@ -9,8 +9,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 
 from holdfast.cli.output import console, speaks_unicode, styled
-from holdfast.cli.tree import Node, Painter
+from holdfast.cli.tree import Painter
 from holdfast.ports import Store
+from holdfast.views.tree import TreeNode
 
 REFRESH = 8
 
@@ -21,7 +22,7 @@ class LiveTree:
     def __init__(self, store: Store, unicode: bool) -> None:
         self._unicode = unicode
         self._offset = store.now() - time.time_ns() // 1_000
-        self.root: Node | None = None
+        self.root: TreeNode | None = None
         self.message = ""
         self.is_last = False
 
@@ -46,7 +47,7 @@ class LiveTree:
             yield self.message
 
 
-def show_live(store: Store, looks: Iterable[tuple[Node, str]], *, err: bool) -> None:
+def show_live(store: Store, looks: Iterable[tuple[TreeNode, str]], *, err: bool) -> None:
     """Paint each look over the one before; the last stays, whole."""
     tree = LiveTree(store, speaks_unicode(err=err))
     with Live(tree, console=console(err=err), refresh_per_second=REFRESH, vertical_overflow="crop") as live:

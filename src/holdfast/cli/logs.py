@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from holdfast.cli.output import Line, Span, iso, json_option, note, on_terminal, print_json, print_lines
-from holdfast.cli.place import one_run, open_place
-from holdfast.cli.plain import Reader
-from holdfast.ports import Store
+from holdfast.cli.output import Line, Styled, json_option, note, on_terminal, print_json, print_lines
+from holdfast.cli.target import one_run, open_target
+from holdfast.views.summaries import log_summaries
+from holdfast.views.values import PlainReader
 
 _STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 
@@ -22,37 +22,20 @@ _STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 @click.pass_context
 def show_logs(context: click.Context, run: str, name: str | None, as_json: bool) -> None:
     """What the steps of a run have logged, attempt by attempt; the last of each, if it was a lot."""
-    place = open_place(context)
-    row = place.find(run)
-    found = [kept for kept in log_facts(place.store, row.id, Reader(place.app.codec)) if name in (None, kept["step"])]
+    target = open_target(context)
+    row = target.find(run)
+    kept_logs = log_summaries(target.store.attributes(row.id, "logs"), PlainReader(target.app.codec))
+    found = [kept for kept in kept_logs if name in (None, kept["step"])]
     if as_json:
         print_json(found)
         return
     for kept in found:
-        title = Span(f"{kept['step']}  attempt {kept['attempt']}", "bold")
+        title = Styled(f"{kept['step']}  attempt {kept['attempt']}", "bold")
         print_lines([[title], *log_lines(kept, "  ")])
     if not found:
         note(
             f"no step of run {row.id} has logged anything" if name is None else f"no step {name!r} has logged anything"
         )
-
-
-def log_facts(store: Store, run_id: str, reader: Reader) -> list[dict[str, Any]]:
-    """What was kept of each attempt that has logged, the earliest first."""
-    found = []
-    for key, body in store.attributes(run_id, "logs").items():
-        kept = reader.value(body)
-        if not isinstance(kept, dict):  # sealed, and the key is not here
-            attempt, _, cmd = key.partition(":")
-            kept = {"cmd": cmd, "step": "", "attempt": int(attempt), "dropped": 0, "lines": [[0, "", "", kept]]}
-        found.append(kept)
-    found.sort(key=lambda kept: kept["lines"][0][0])
-    for kept in found:
-        kept["lines"] = [
-            {"at": iso(at), "level": level, "logger": logger, "message": message}
-            for at, level, logger, message in kept["lines"]
-        ]
-    return found
 
 
 def log_lines(kept: dict[str, Any], indent: str, limit: int | None = None) -> list[Line]:
@@ -61,7 +44,7 @@ def log_lines(kept: dict[str, Any], indent: str, limit: int | None = None) -> li
     lines: list[Line] = []
     if earlier := kept["dropped"] + len(kept["lines"]) - len(shown):
         more = "; `runs logs` has more" if len(shown) < len(kept["lines"]) else ", no longer kept"
-        lines.append([Span(f"{indent}{earlier} earlier{more}", "dim")])
+        lines.append([Styled(f"{indent}{earlier} earlier{more}", "dim")])
     for line in shown:
         first, *rest = line["message"].splitlines() or [""]
         at = (
@@ -69,7 +52,7 @@ def log_lines(kept: dict[str, Any], indent: str, limit: int | None = None) -> li
             if on_terminal()
             else line["at"]
         )
-        head = [Span(f"{indent}{at} ", "dim"), Span(f"{line['level']:<8}", _STYLES.get(line["level"], "dim"))]
-        lines.append([*head, Span(f"{line['logger']}: ", "dim"), Span(first)])
-        lines += [[Span(f"{indent}  {more}")] for more in rest]
+        head = [Styled(f"{indent}{at} ", "dim"), Styled(f"{line['level']:<8}", _STYLES.get(line["level"], "dim"))]
+        lines.append([*head, Styled(f"{line['logger']}: ", "dim"), Styled(first)])
+        lines += [[Styled(f"{indent}  {more}")] for more in rest]
     return lines

@@ -3,7 +3,6 @@ to stdout and notes to stderr."""
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 import sys
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-SECOND = 1_000_000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -46,14 +44,14 @@ LOOKS = {
 }
 
 
-class Span(NamedTuple):
+class Styled(NamedTuple):
     """A piece of a line."""
 
     text: str
     style: str = ""
 
 
-Line = list[Span]
+Line = list[Styled]
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,30 +122,32 @@ def styled(line: Line) -> Text:
     return Text.assemble(*((clean(span.text), span.style) for span in line))
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[Span | str]]) -> None:
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[Styled | str]]) -> None:
     """Aligned under heads on a terminal; tab-separated and nothing cut off otherwise."""
-    spans = [[cell if isinstance(cell, Span) else Span(cell) for cell in row] for row in rows]
+    spans = [[cell if isinstance(cell, Styled) else Styled(cell) for cell in row] for row in rows]
     if not on_terminal():
         for row in spans:
             click.echo("\t".join(" ".join(clean(cell.text).split()) for cell in row))
         return
     out = console()
-    grid = [[Span(head, "dim") for head in heads], *spans]
+    grid = [[Styled(head, "dim") for head in heads], *spans]
     widths = [max(len(cut(row[i].text, out.width // 2)) for row in grid) for i in range(len(heads) - 1)]
     widths.append(max(10, out.width - sum(widths) - 2 * len(widths)))  # the last one takes what is left
     for row in grid if spans else []:
-        cells = [Span(f"{cut(cell.text, width):<{width}}", cell.style) for cell, width in zip(row, widths, strict=True)]
-        line = [part for cell in cells for part in (cell, Span("  "))][:-1]
+        cells = [
+            Styled(f"{cut(cell.text, width):<{width}}", cell.style) for cell, width in zip(row, widths, strict=True)
+        ]
+        line = [part for cell in cells for part in (cell, Styled("  "))][:-1]
         text = styled(line)
         text.rstrip()
         out.print(text, soft_wrap=True)
 
 
-def status_span(status: str) -> Span:
+def status_span(status: str) -> Styled:
     look = LOOKS.get(status, Look("?", "?", ""))
     if not on_terminal():
-        return Span(status)
-    return Span(f"{look.icon if speaks_unicode() else look.ascii} {status}", look.style)
+        return Styled(status)
+    return Styled(f"{look.icon if speaks_unicode() else look.ascii} {status}", look.style)
 
 
 def clean(text: str) -> str:
@@ -165,45 +165,3 @@ def short_id(run_id: str) -> str:
 def cut(text: str, width: int) -> str:
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1] + "…"
-
-
-# -- times
-
-
-def iso(us: int | None) -> str | None:
-    if us is None:
-        return None
-    return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)).isoformat()
-
-
-def clock(us: int, now: int) -> str:
-    """A moment as people near it say it: the hour today, the date otherwise."""
-    moment = dt.datetime.fromtimestamp(us / SECOND).astimezone()
-    today = dt.datetime.fromtimestamp(now / SECOND).astimezone()
-    if moment.date() == today.date():
-        return moment.strftime("%H:%M:%S")
-    return moment.strftime("%Y-%m-%d %H:%M")
-
-
-def length(us: int) -> str:
-    """A length of time in two units at most."""
-    if us < SECOND:
-        return f"{max(us, 0) // 1_000}ms"
-    if us < 60 * SECOND:
-        return f"{us / SECOND:.1f}s"
-    seconds = us // SECOND
-    if seconds < 3_600:
-        return f"{seconds // 60}m{seconds % 60:02d}s"
-    if seconds < 86_400:
-        return f"{seconds // 3_600}h{seconds % 3_600 // 60:02d}m"
-    return f"{seconds // 86_400}d{seconds % 86_400 // 3_600:02d}h"
-
-
-def ago(us: int, now: int) -> str:
-    if now - us < SECOND:
-        return "now"
-    return f"{(now - us) // SECOND}s ago" if now - us < 60 * SECOND else f"{length(now - us)} ago"
-
-
-def until(us: int, now: int) -> str:
-    return f"{clock(us, now)} (in {length(us - now)})" if us > now else f"{clock(us, now)} (due)"

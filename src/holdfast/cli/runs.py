@@ -10,19 +10,13 @@ from typing import Any
 import click
 
 from holdfast.cli.arguments import keyed_value
-from holdfast.cli.facts import doing, event_facts, open_hooks, outcome_facts, run_facts, step_facts
 from holdfast.cli.failures import command, usage
-from holdfast.cli.logs import log_facts, log_lines
+from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
-    SECOND,
     Line,
-    Span,
-    ago,
-    clock,
+    Styled,
     cut,
-    iso,
     json_option,
-    length,
     note,
     on_terminal,
     print_json,
@@ -31,16 +25,17 @@ from holdfast.cli.output import (
     short_id,
     status_span,
 )
-from holdfast.cli.place import Place, one_run, open_place, run_ids
-from holdfast.cli.plain import Reader, as_text, call_text
-from holdfast.cli.tree import Grove, print_tree, tree_facts
+from holdfast.cli.target import Target, one_run, open_target, run_ids
+from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
-from holdfast.compose.canvas import outline_of_run
-from holdfast.core import events as ev
-from holdfast.core.registry import is_own
-from holdfast.core.views import steps_of
 from holdfast.durations import to_us
-from holdfast.ports import RunQuery, RunRow, Status
+from holdfast.ports import FINAL, RunQuery, RunRow, Status
+from holdfast.views.details import read_details
+from holdfast.views.reading import RunTree
+from holdfast.views.summaries import event_summary, run_summary
+from holdfast.views.times import SECOND, ago, clock, iso, length
+from holdfast.views.values import PlainReader, as_text, call_text
+from holdfast.views.why import why
 
 
 @click.command("list")
@@ -70,13 +65,13 @@ def list_runs(
     as_json: bool,
 ) -> None:
     """List runs, newest first."""
-    place = open_place(context)
-    store, codec = place.store, place.app.codec
+    target = open_target(context)
+    store, codec = target.store, target.app.codec
     wanted = dict(keyed_value(each, "--data") for each in data)
     query = RunQuery(
         statuses=[str(status) for status in statuses],
         workflow=workflow,
-        parent=None if parent is None else place.find(parent).id,
+        parent=None if parent is None else target.find(parent).id,
         since=None if since is None else _moment(since, store.now()),
         data={key: codec.encode(value).decode(errors="replace") for key, value in wanted.items()},
         schedule=schedule,
@@ -87,7 +82,7 @@ def list_runs(
     more, rows = len(rows) > limit, rows[:limit]
     now = store.now()
     if as_json:
-        print_json([run_facts(row, now) for row in rows])
+        print_json([run_summary(row, now) for row in rows])
     else:
         _print_runs(rows, now)
     if not rows:
@@ -99,7 +94,7 @@ def list_runs(
 def _print_runs(rows: list[RunRow], now: int) -> None:
     terminal = on_terminal()
     short = _short_ids(rows) if terminal else {}
-    lines: list[list[Span | str]] = []
+    lines: list[list[Styled | str]] = []
     for row in rows:
         began = "" if row.started_at is None else length((row.finished_at or now) - row.started_at)
         doing_now = doing(row, now) + (f" (attempt {row.attempt})" if row.attempt > 1 else "")
@@ -108,8 +103,8 @@ def _print_runs(rows: list[RunRow], now: int) -> None:
                 short.get(row.id, row.id),
                 row.workflow,
                 status_span(row.status),
-                Span(ago(row.created_at, now) if terminal else str(iso(row.created_at)), "dim"),
-                Span(began, "dim"),
+                Styled(ago(row.created_at, now) if terminal else str(iso(row.created_at)), "dim"),
+                Styled(began, "dim"),
                 doing_now,
             ]
         )
@@ -144,49 +139,36 @@ def _moment(text: str, now: int) -> int:
 @click.pass_context
 def show(context: click.Context, run: str, as_json: bool) -> None:
     """All about one run: why it waits, input, result, data, steps and the last of what they have logged."""
-    place = open_place(context)
-    row = place.find(run)
-    facts = full_facts(place, row)
+    target = open_target(context)
+    row = target.find(run)
+    facts = details_of(target, row)
     if as_json:
         print_json(facts)
     else:
-        print_lines(_show_lines(place, row, facts))
+        print_lines(_show_lines(target, row, facts))
 
 
-def full_facts(place: Place, row: RunRow) -> dict[str, Any]:
-    store, reader = place.store, Reader(place.app.codec)
-    now = store.now()
-    events = [ev.from_json(payload) for payload in store.payloads(row.id)]
-    beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
-    progress = store.attributes(row.id, "progress")
-    logs = log_facts(store, row.id, reader)
-    children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
-    forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
-    return {
-        **run_facts(row, now),
-        "forked_from": forked,
-        "input": reader.value(beginnings[-1].input) if beginnings else None,
-        **({"canvas": outline_of_run(beginnings[-1].input)} if beginnings and is_own(row.workflow) else {}),
-        **outcome_facts(store, row, reader),
-        "hooks": open_hooks(row, events),
-        "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
-        "events": events[-1].seq if events else 0,
-        "steps": [step_facts(view, reader, progress, logs) for view in steps_of(events)],
-        "children": children,
-    }
+def details_of(target: Target, row: RunRow) -> dict[str, Any]:
+    return read_details(target.store, row, PlainReader(target.app.codec), target.app.max_attempts())
 
 
-def _show_lines(place: Place, row: RunRow, facts: dict[str, Any]) -> list[Line]:
-    now = place.store.now()
-    lines: list[Line] = [[Span(f"{row.workflow} ", "bold"), Span(row.id)]]
+def doing(row: RunRow, now: int) -> str:
+    """What a run waits for, in words, from its row alone; nothing for one that runs or has ended."""
+    return "" if row.status == Status.RUNNING or row.status in FINAL else why(row, now).text
+
+
+def _show_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line]:
+    now = target.store.now()
+    lines: list[Line] = [[Styled(f"{row.workflow} ", "bold"), Styled(row.id)]]
 
     def add(name: str, text: str, style: str = "") -> None:
         first, *rest = text.splitlines() or [""]
-        lines.append([Span(f"  {name:<9}", "dim"), Span(first, style)])
-        lines.extend([Span(" " * 11), Span(more, style)] for more in rest)
+        lines.append([Styled(f"  {name:<9}", "dim"), Styled(first, style)])
+        lines.extend([Styled(" " * 11), Styled(more, style)] for more in rest)
 
     status = status_span(row.status)
-    add("status", f"{status.text}" + (f"  {doing(row, now)}" if doing(row, now) else ""), status.style)
+    waits = "" if row.status in FINAL else facts["why"]["text"]
+    add("status", f"{status.text}" + (f"  {waits}" if waits else ""), status.style)
     add("created", _when(row.created_at, now))
     if row.started_at is not None:
         took = length((row.finished_at or now) - row.started_at)
@@ -227,39 +209,39 @@ LINES_OF_TREE = 100
 
 def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
     """All if they aren't many, else the last, and rather those that did not succeed."""
-    lines: list[Line] = [[Span(f"  steps ({len(steps)})", "dim")]] if steps else []
+    lines: list[Line] = [[Styled(f"  steps ({len(steps)})", "dim")]] if steps else []
     shown = steps
     if len(steps) > STEPS_SHOWN:
         counts = Counter(step["state"] for step in steps).most_common()
-        lines[0].append(Span(": " + ", ".join(f"{count} {state}" for state, count in counts), "dim"))
+        lines[0].append(Styled(": " + ", ".join(f"{count} {state}" for state, count in counts), "dim"))
         chosen = sorted(range(len(steps)), key=lambda i: (steps[i]["state"] == "SUCCESS", -i))[:STEPS_SHOWN]
         shown = [steps[i] for i in sorted(chosen)]
         left_out = f"    {len(steps) - STEPS_SHOWN} are not shown here; `runs history` and `runs tree --all` show all"
-        lines.append([Span(left_out, "dim")])
+        lines.append([Styled(left_out, "dim")])
     names = {step["cmd"]: step["key"] or step["name"] for step in steps}
     width = max((len(names[step["cmd"]]) for step in shown), default=0)
     for step in shown:
         state = status_span(step["state"])
-        line = [Span("    "), Span(f"{state.text:<11}", state.style), Span(f" {names[step['cmd']]:<{width}} ")]
-        line.append(Span(cut(call_text(step["call"]), 60), "dim"))
+        line = [Styled("    "), Styled(f"{state.text:<11}", state.style), Styled(f" {names[step['cmd']]:<{width}} ")]
+        line.append(Styled(cut(call_text(step["call"]), 60), "dim"))
         if step["state"] == "SUCCESS" and step["result"] is not None:
-            line += [Span(" → ", "dim"), Span(cut(as_text(step["result"]), 60))]
+            line += [Styled(" → ", "dim"), Styled(cut(as_text(step["result"]), 60))]
         if step["attempts"] > 1:
-            line.append(Span(f"  attempt {step['attempts']}", "yellow"))
+            line.append(Styled(f"  attempt {step['attempts']}", "yellow"))
         if step["reused"]:
-            line.append(Span("  from an earlier attempt", "dim"))
+            line.append(Styled("  from an earlier attempt", "dim"))
         if step["undoes"]:
-            line.append(Span(f"  undoes {names.get(step['undoes'], step['undoes'])}", "magenta"))
+            line.append(Styled(f"  undoes {names.get(step['undoes'], step['undoes'])}", "magenta"))
         if step["reason"]:
-            line.append(Span(f"  {step['reason']}", "dim"))
+            line.append(Styled(f"  {step['reason']}", "dim"))
         if step["child_run_id"]:
-            line.append(Span(f"  run {step['child_run_id']}", "dim"))
+            line.append(Styled(f"  run {step['child_run_id']}", "dim"))
         if step["error"]:
-            line.append(Span(f"  {step['error']['type']}: {cut(step['error']['message'], 80)}", "red"))
+            line.append(Styled(f"  {step['error']['type']}: {cut(step['error']['message'], 80)}", "red"))
         lines.append(line)
         for kept in step["logs"]:
             if len(step["logs"]) > 1:
-                lines.append([Span(f"      attempt {kept['attempt']}", "dim")])
+                lines.append([Styled(f"      attempt {kept['attempt']}", "dim")])
             lines += log_lines(kept, "      ", LOGS_SHOWN)
     return lines
 
@@ -276,7 +258,7 @@ def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
         commands.append(command("runs", "resume", row.id))
     if not commands or not on_terminal():
         return []
-    return [[Span("  next", "dim")], *([Span("    "), Span(text)] for text in commands)]
+    return [[Styled("  next", "dim")], *([Styled("    "), Styled(text)] for text in commands)]
 
 
 @click.command()
@@ -285,15 +267,15 @@ def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
 @click.pass_context
 def history(context: click.Context, run: str, as_json: bool) -> None:
     """The events of a run, numbered. The numbers are what `runs fork --at` takes."""
-    place = open_place(context)
-    row = place.find(run)
-    reader = Reader(place.app.codec)
-    events = [event_facts(payload, reader) for payload in place.store.payloads(row.id)]
+    target = open_target(context)
+    row = target.find(run)
+    reader = PlainReader(target.app.codec)
+    events = [event_summary(payload, reader) for payload in target.store.payloads(row.id)]
     if as_json:
         print_json(events)
         return
     terminal = on_terminal()
-    rows: list[list[Span | str]] = []
+    rows: list[list[Styled | str]] = []
     for event in events:
         at = event["at"] or ""
         if terminal and at:
@@ -302,10 +284,10 @@ def history(context: click.Context, run: str, as_json: bool) -> None:
         rows.append(
             [
                 str(event["seq"]),
-                Span(at, "dim"),
-                Span(event["kind"], _style_of(event["kind"])),
+                Styled(at, "dim"),
+                Styled(event["kind"], _style_of(event["kind"])),
                 f"{event.get('name', '')}{attempt}",
-                Span(event_text(event), "dim"),
+                Styled(event_text(event), "dim"),
             ]
         )
     print_table(["SEQ", "AT", "EVENT", "NAME", "DETAIL"], rows)
@@ -356,13 +338,12 @@ def _detail_text(kind: str, name: str, value: Any) -> str:
 @click.pass_context
 def tree(context: click.Context, run: str, show_all: bool, as_json: bool) -> None:
     """A run's steps and child runs. In a large tree neighbours that are done share a line."""
-    place = open_place(context)
-    grove = Grove(place.store, Reader(place.app.codec), place.find(run).id, followed=1_000)
-    root = grove.read()
+    target = open_target(context)
+    root = RunTree(target.store, PlainReader(target.app.codec), target.find(run).id, followed=1_000).read()
     if as_json:
-        print_json(tree_facts(root))
+        print_json(root.summary())
         return
-    print_tree(place, root, height=None if show_all else LINES_OF_TREE)
+    print_tree(target, root, height=None if show_all else LINES_OF_TREE)
 
 
 @click.command()
@@ -370,6 +351,6 @@ def tree(context: click.Context, run: str, show_all: bool, as_json: bool) -> Non
 @click.pass_context
 def export(context: click.Context, run: str) -> None:
     """A run's whole history as JSON lines: one event each, as it is stored."""
-    place = open_place(context)
-    for payload in place.store.payloads(place.find(run).id):
+    target = open_target(context)
+    for payload in target.store.payloads(target.find(run).id):
         click.echo(payload)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from holdfast.cli.actions import because, confirm
-from holdfast.cli.facts import run_facts
 from holdfast.cli.failures import command, usage
 from holdfast.cli.output import (
-    SECOND,
     Line,
-    Span,
+    Styled,
     json_option,
-    length,
     note,
     on_terminal,
     print_json,
@@ -26,12 +22,14 @@ from holdfast.cli.output import (
     say,
     status_span,
 )
-from holdfast.cli.place import Place, open_place
-from holdfast.cli.plain import Reader, call_text
+from holdfast.cli.target import Target, open_target
 from holdfast.durations import to_us
 from holdfast.engine.ticks import read_spec
 from holdfast.engine.timetable import Spec, local, ticks_after, zone
 from holdfast.ports import RunQuery, ScheduleRow
+from holdfast.views.summaries import run_summary, schedule_summary, tick_iso
+from holdfast.views.times import length
+from holdfast.views.values import PlainReader, call_text
 
 UPCOMING = 5
 LAST_RUNS = 5
@@ -39,9 +37,9 @@ LAST_RUNS = 5
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     try:
-        place = open_place(ctx)
-        rows = place.store.schedules()
-        place.app.close()  # click has left the context already
+        target = open_target(ctx)
+        rows = target.store.schedules()
+        target.app.close()  # click has left the context already
     except Exception:  # a shell that completes must never print an error
         return []
     return [CompletionItem(row.name, help=row.workflow) for row in rows if row.name.startswith(incomplete)]
@@ -50,37 +48,11 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 one_schedule = click.argument("name", shell_complete=_names)
 
 
-def schedule_facts(row: ScheduleRow, reader: Reader) -> dict[str, Any]:
-    spec = read_spec(row)
-    return {
-        "name": row.name,
-        "workflow": row.workflow,
-        "when": spec.in_words(),
-        "tz": spec.tz,
-        "call": reader.value(spec.input),
-        "missed": spec.missed,
-        "overlap": spec.overlap,
-        "jitter_seconds": spec.jitter / SECOND,
-        "declared": row.declared,
-        "paused": row.paused,
-        "reason": row.reason,
-        "next_at": _iso(row.next_at, spec),
-        "last_at": _iso(row.last_at, spec),
-        "last_run_id": row.active,
-        "is_active": row.is_active,
-        "queued": [_iso(tick, spec) for tick in row.queued],
-    }
-
-
-def _iso(us: int | None, spec: Spec) -> str | None:
-    return None if us is None else local(us, spec).isoformat()
-
-
-def _doing(row: ScheduleRow) -> Span:
+def _doing(row: ScheduleRow) -> Styled:
     if row.paused:
-        return Span("paused" + (f": {row.reason}" if row.reason else ""), "magenta")
+        return Styled("paused" + (f": {row.reason}" if row.reason else ""), "magenta")
     words = ["running"] * row.is_active + [f"{len(row.queued)} queued"] * bool(row.queued)
-    return Span(", ".join(words), "blue")
+    return Styled(", ".join(words), "blue")
 
 
 def _next(row: ScheduleRow, spec: Spec, now: int) -> str:
@@ -88,7 +60,7 @@ def _next(row: ScheduleRow, spec: Spec, now: int) -> str:
     if row.next_at is None:
         return ""
     if not on_terminal():
-        return str(_iso(row.next_at, spec))
+        return str(tick_iso(row.next_at, spec))
     moment = local(row.next_at, spec)
     text = moment.strftime("%a %Y-%m-%d %H:%M" + (":%S" if moment.second else ""))
     return f"{text} ({f'in {length(row.next_at - now)}' if row.next_at > now else 'due'})"
@@ -99,13 +71,13 @@ def _next(row: ScheduleRow, spec: Spec, now: int) -> str:
 @click.pass_context
 def list_schedules(context: click.Context, as_json: bool) -> None:
     """List schedules by name, with their next tick in their own time zone."""
-    place = open_place(context)
-    rows, now = place.store.schedules(), place.store.now()
+    target = open_target(context)
+    rows, now = target.store.schedules(), target.store.now()
     if as_json:
-        reader = Reader(place.app.codec)
-        print_json([schedule_facts(row, reader) for row in rows])
+        reader = PlainReader(target.app.codec)
+        print_json([schedule_summary(row, reader) for row in rows])
     else:
-        lines: list[list[Span | str]] = []
+        lines: list[list[Styled | str]] = []
         for row in rows:
             spec = read_spec(row)
             shown = [row.name, row.workflow, spec.in_words(), spec.tz, _next(row, spec, now)]
@@ -114,7 +86,7 @@ def list_schedules(context: click.Context, as_json: bool) -> None:
     if not rows:
         note("no schedules yet; those that code declares become known when a worker starts")
     elif any(row.next_at is not None and row.next_at <= now for row in rows):
-        place.note_if_nobody_works("what is due starts once there is one, start it with")
+        target.note_if_nobody_works("what is due starts once there is one, start it with")
 
 
 @click.command()
@@ -123,22 +95,24 @@ def list_schedules(context: click.Context, as_json: bool) -> None:
 @click.pass_context
 def show(context: click.Context, name: str, as_json: bool) -> None:
     """All about one schedule: its next ticks, what is queued, its last runs."""
-    place = open_place(context)
-    row = _find(place, name)
-    spec, now = read_spec(row), place.store.now()
+    target = open_target(context)
+    row = _find(target, name)
+    spec, now = read_spec(row), target.store.now()
     begin = row.next_at
     ticks = [] if begin is None else list(itertools.islice(ticks_after(spec, begin - 1), UPCOMING))
-    runs = place.store.runs(RunQuery(schedule=name, limit=LAST_RUNS))
-    facts = schedule_facts(row, Reader(place.app.codec))
+    runs = target.store.runs(RunQuery(schedule=name, limit=LAST_RUNS))
+    facts = schedule_summary(row, PlainReader(target.app.codec))
     if as_json:
-        print_json({**facts, "upcoming": [_iso(t, spec) for t in ticks], "runs": [run_facts(run, now) for run in runs]})
+        print_json(
+            {**facts, "upcoming": [tick_iso(t, spec) for t in ticks], "runs": [run_summary(run, now) for run in runs]}
+        )
         return
-    lines: list[Line] = [[Span(f"{row.name} ", "bold"), Span(f"{row.workflow}{call_text(facts['call'])}")]]
+    lines: list[Line] = [[Styled(f"{row.name} ", "bold"), Styled(f"{row.workflow}{call_text(facts['call'])}")]]
 
-    def add(title: str, *texts: Span | str) -> None:
+    def add(title: str, *texts: Styled | str) -> None:
         for number, text in enumerate(texts):
-            span = text if isinstance(text, Span) else Span(text)
-            lines.append([Span(f"  {title if number == 0 else '':<9}", "dim"), span])
+            span = text if isinstance(text, Styled) else Styled(text)
+            lines.append([Styled(f"  {title if number == 0 else '':<9}", "dim"), span])
 
     add("when", f"{spec.in_words()} in {spec.tz}" + (f", up to {length(spec.jitter)} later" if spec.jitter else ""))
     add("policy", f"missed: {spec.missed}, overlap: {spec.overlap}")
@@ -150,23 +124,23 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
     for number, run in enumerate(runs):
         status = status_span(run.status)
         title = "runs" if number == 0 else ""
-        lines.append([Span(f"  {title:<9}", "dim"), Span(f"{status.text:<11}", status.style), Span(f" {run.id}")])
+        lines.append([Styled(f"  {title:<9}", "dim"), Styled(f"{status.text:<11}", status.style), Styled(f" {run.id}")])
     print_lines(lines)
     if row.paused and on_terminal():
         note(f"let it go on with: {command('schedules', 'resume', name)}")
 
 
-def _find(place: Place, name: str) -> ScheduleRow:
-    place.app.schedules.get(name)
-    return place.store.schedules(name)[0]
+def _find(target: Target, name: str) -> ScheduleRow:
+    target.app.schedules.get(name)
+    return target.store.schedules(name)[0]
 
 
-def _say_state(place: Place, name: str, said: str, as_json: bool) -> None:
-    row = _find(place, name)
+def _say_state(target: Target, name: str, said: str, as_json: bool) -> None:
+    row = _find(target, name)
     if as_json:
-        print_json(schedule_facts(row, Reader(place.app.codec)))
+        print_json(schedule_summary(row, PlainReader(target.app.codec)))
     else:
-        say(said.format(next=_iso(row.next_at, read_spec(row))))
+        say(said.format(next=tick_iso(row.next_at, read_spec(row))))
 
 
 @click.command()
@@ -176,9 +150,9 @@ def _say_state(place: Place, name: str, said: str, as_json: bool) -> None:
 @click.pass_context
 def pause(context: click.Context, name: str, reason: str, as_json: bool) -> None:
     """Let a schedule start nothing by itself, also after a deploy, until it is resumed."""
-    place = open_place(context)
-    place.app.schedules.pause(name, reason)
-    _say_state(place, name, f"paused {name}", as_json)
+    target = open_target(context)
+    target.app.schedules.pause(name, reason)
+    _say_state(target, name, f"paused {name}", as_json)
 
 
 @click.command()
@@ -187,9 +161,9 @@ def pause(context: click.Context, name: str, reason: str, as_json: bool) -> None
 @click.pass_context
 def resume(context: click.Context, name: str, as_json: bool) -> None:
     """Let a paused schedule go on. Ticks of the time between are not made up for; `backfill` does that."""
-    place = open_place(context)
-    place.app.schedules.resume(name)
-    _say_state(place, name, f"resumed {name}; it ticks next at {{next}}", as_json)
+    target = open_target(context)
+    target.app.schedules.resume(name)
+    _say_state(target, name, f"resumed {name}; it ticks next at {{next}}", as_json)
 
 
 @click.command()
@@ -198,15 +172,15 @@ def resume(context: click.Context, name: str, as_json: bool) -> None:
 @click.pass_context
 def trigger(context: click.Context, name: str, as_json: bool) -> None:
     """Start a run of a schedule now; prints the run's id."""
-    place = open_place(context)
-    run = place.app.schedules.trigger(name)
+    target = open_target(context)
+    run = target.app.schedules.trigger(name)
     if as_json:
-        print_json(run_facts(place.find(run.id), place.store.now()))
+        print_json(run_summary(target.find(run.id), target.store.now()))
         return
     say(run.id)
     if on_terminal():
         note(f"watch it with: {command('runs', 'watch', run.id)}")
-    place.note_if_nobody_works("start one with")
+    target.note_if_nobody_works("start one with")
 
 
 @click.command()
@@ -223,11 +197,11 @@ def backfill(context: click.Context, name: str, start: str, end: str | None, as_
     Times are those of the schedule's time zone, both included, and a day is the whole day. The runs go one after the
     other, unless the schedule allows them to overlap.
     """
-    place = open_place(context)
-    spec, now = read_spec(_find(place, name)), place.store.now()
+    target = open_target(context)
+    spec, now = read_spec(_find(target, name)), target.store.now()
     first = _moment(start, "--from", spec, now)
     last = None if end is None else _moment(end, "--to", spec, now, is_end=True)
-    ids = place.app.schedules.backfill(name, first, last)
+    ids = target.app.schedules.backfill(name, first, last)
     if as_json:
         print_json(ids)
         return
@@ -236,7 +210,7 @@ def backfill(context: click.Context, name: str, start: str, end: str | None, as_
     if not ids:
         note("no tick of that time is without a run")
         return
-    place.note_if_nobody_works("start one with")
+    target.note_if_nobody_works("start one with")
 
 
 def _moment(text: str, option: str, spec: Spec, now: int, is_end: bool = False) -> dt.datetime:
@@ -260,11 +234,11 @@ def _moment(text: str, option: str, spec: Spec, now: int, is_end: bool = False) 
 @click.pass_context
 def delete(context: click.Context, name: str, yes: bool, as_json: bool) -> None:
     """Forget a schedule that was made at run time; its runs stay. One that code declares is removed there."""
-    place = open_place(context)
-    _find(place, name)
+    target = open_target(context)
+    _find(target, name)
     if not yes:
         confirm(f"Delete schedule {name}?")
-    place.app.schedules.delete(name)
+    target.app.schedules.delete(name)
     if as_json:
         print_json([name])
     else:

@@ -10,11 +10,11 @@ import click
 
 from holdfast.api.options import StartOptions
 from holdfast.cli.arguments import encoded_call
-from holdfast.cli.facts import run_facts
 from holdfast.cli.failures import command
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
-from holdfast.cli.place import Place, open_place, startable_names
+from holdfast.cli.target import Target, open_target, startable_names
 from holdfast.cli.watch import follow_to_the_end
+from holdfast.views.summaries import run_summary
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 IF_EXISTS = ("return", "error", "restart")
@@ -58,11 +58,11 @@ def _start(
     priority: int,
     if_exists: Literal["return", "error", "restart"],
     args_json: str | None,
-) -> tuple[Place, str]:
-    place = open_place(context, needs_code=f"to {context.command.name} {workflow!r}", may_create=True)
-    call = encoded_call(place.app, workflow, args, args_json)
+) -> tuple[Target, str]:
+    target = open_target(context, needs_code=f"to {context.command.name} {workflow!r}", may_create=True)
+    call = encoded_call(target.app, workflow, args, args_json)
     options = StartOptions(id=run_id, delay=delay, priority=priority, if_exists=if_exists)
-    return place, place.app.start_run(workflow, call, options).id
+    return target, target.app.start_run(workflow, call, options).id
 
 
 ARGUMENTS = """ARGS are JSON values if they read as such, else text; KEY=VALUE gives a keyword argument."""
@@ -74,14 +74,14 @@ ARGUMENTS = """ARGS are JSON values if they read as such, else text; KEY=VALUE g
 @click.pass_context
 def start(context: click.Context, /, as_json: bool, **given: Any) -> None:
     """Start a workflow or a step; prints the run's id once the run is recorded."""
-    place, run_id = _start(context, **given)
+    target, run_id = _start(context, **given)
     if as_json:
-        print_json(run_facts(place.find(run_id), place.store.now()))
+        print_json(run_summary(target.find(run_id), target.store.now()))
         return
     say(run_id)
     if on_terminal():
         note(f"watch it with: {command('runs', 'watch', run_id)}")
-    place.note_if_nobody_works("start one with")
+    target.note_if_nobody_works("start one with")
 
 
 @click.command(cls=StartCommand, epilog=ARGUMENTS)
@@ -93,5 +93,5 @@ def run(context: click.Context, /, as_json: bool, **given: Any) -> None:
 
     The exit code is 0 if it succeeds, and 1 if it fails, is cancelled or gets stuck.
     """
-    place, run_id = _start(context, **given)
-    context.exit(follow_to_the_end(place, run_id, as_json))
+    target, run_id = _start(context, **given)
+    context.exit(follow_to_the_end(target, run_id, as_json))

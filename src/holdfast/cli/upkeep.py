@@ -6,10 +6,10 @@ import platform
 
 import click
 
-from holdfast.cli.facts import worker_facts
 from holdfast.cli.failures import UNREACHABLE, Unreachable
 from holdfast.cli.output import json_option, print_json, say
-from holdfast.cli.place import open_place
+from holdfast.cli.target import open_target
+from holdfast.views.summaries import worker_summary
 
 
 @click.command()
@@ -18,7 +18,7 @@ from holdfast.cli.place import open_place
 @click.pass_context
 def gc(context: click.Context, batch: int, as_json: bool) -> None:
     """Delete runs whose time of retention has passed. Workers do this too, little by little."""
-    count = open_place(context).app.gc(batch)
+    count = open_target(context).app.gc(batch)
     if as_json:
         print_json({"deleted": count})
     else:
@@ -31,16 +31,16 @@ def gc(context: click.Context, batch: int, as_json: bool) -> None:
 @click.pass_context
 def health(context: click.Context, here: bool, as_json: bool) -> None:
     """Whether the store answers and a worker is alive: exit code 0, else 5."""
-    place = open_place(context)
-    now = place.store.now()
-    alive = [w for w in place.live_workers() if not here or w.host == platform.node()]
+    target = open_target(context)
+    now = target.store.now()
+    alive = [w for w in target.live_workers() if not here or w.host == platform.node()]
     if as_json:
-        facts = {"store": place.store.url, "app": place.app.name, "workers": [worker_facts(w, now) for w in alive]}
+        facts = {"store": target.store.url, "app": target.app.name, "workers": [worker_summary(w, now) for w in alive]}
         print_json({"ok": bool(alive), **facts})
         context.exit(0 if alive else UNREACHABLE)
     if not alive:
         where = " on this host" if here else ""
-        raise Unreachable(f"no worker of app {place.app.name!r} is alive{where}; start one: {place.start_a_worker()}")
+        raise Unreachable(f"no worker of app {target.app.name!r} is alive{where}; start one: {target.start_a_worker()}")
     say(
-        f"ok: {place.store.url} answers, {len(alive)} worker{'' if len(alive) == 1 else 's'} of {place.app.name!r} alive"
+        f"ok: {target.store.url} answers, {len(alive)} worker{'' if len(alive) == 1 else 's'} of {target.app.name!r} alive"
     )

@@ -10,21 +10,24 @@ from typing import Any
 
 import click
 
-from holdfast.cli.facts import doing, event_facts, outcome_facts
 from holdfast.cli.failures import INTERRUPTED, OK, RUN_FAILED, command
-from holdfast.cli.output import clean, iso, json_option, note, on_terminal, print_json
-from holdfast.cli.place import Place, one_run, open_place
-from holdfast.cli.plain import Reader, as_text
-from holdfast.cli.runs import event_text, full_facts
-from holdfast.cli.tree import Grove, Node, is_over
+from holdfast.cli.output import clean, json_option, note, on_terminal, print_json
+from holdfast.cli.runs import details_of, doing, event_text
+from holdfast.cli.target import Target, one_run, open_target
 from holdfast.core import events as ev
-from holdfast.ports import RunRow, Status
+from holdfast.ports import FINAL, RunRow, Status
+from holdfast.views.details import read_outcome
+from holdfast.views.reading import RunTree
+from holdfast.views.summaries import event_summary
+from holdfast.views.times import iso
+from holdfast.views.tree import TreeNode
+from holdfast.views.values import PlainReader, as_text
 
 FALLBACK = 1.0
 LIVE_FALLBACK = 0.25
-PATIENCE = 2.0
+WARN_AFTER = 2.0  # seconds without a worker
 
-Look = tuple[Node, str]
+Look = tuple[TreeNode, str]
 
 
 @click.command()
@@ -34,31 +37,31 @@ Look = tuple[Node, str]
 @click.pass_context
 def watch(context: click.Context, run: str, exit_status: bool, as_json: bool) -> None:
     """Follow a run until it ends or needs a person: a live tree on a terminal, a line per change otherwise."""
-    place = open_place(context)
-    row = place.find(run)
-    grove = Grove(place.store, Reader(place.app.codec), row.id)
+    target = open_target(context)
+    row = target.find(run)
+    tree = RunTree(target.store, PlainReader(target.app.codec), row.id)
     try:
-        _follow(place, grove, as_json=as_json, err=False)
+        _follow(target, tree, as_json=as_json, err=False)
     except KeyboardInterrupt:
         context.exit(INTERRUPTED)
     if exit_status:
-        context.exit(OK if grove.root.status == Status.SUCCESS else RUN_FAILED)
+        context.exit(OK if tree.root.status == Status.SUCCESS else RUN_FAILED)
 
 
-def follow_to_the_end(place: Place, run_id: str, as_json: bool) -> int:
+def follow_to_the_end(target: Target, run_id: str, as_json: bool) -> int:
     """Watch on stderr, give the result on stdout; the exit code."""
-    reader = Reader(place.app.codec)
-    grove = Grove(place.store, reader, run_id)
+    reader = PlainReader(target.app.codec)
+    tree = RunTree(target.store, reader, run_id)
     try:
-        _follow(place, grove, as_json=False, err=True)
+        _follow(target, tree, as_json=False, err=True)
     except KeyboardInterrupt:
         again, stop = command("runs", "watch", run_id), command("runs", "cancel", run_id)
         note(f"run {run_id} goes on; `{again}` follows it again, `{stop}` stops it")
         return INTERRUPTED
-    row = grove.root
-    outcome = outcome_facts(place.store, row, reader)
+    row = tree.root
+    outcome = read_outcome(target.store, row, reader)
     if as_json:
-        print_json(full_facts(place, row))
+        print_json(details_of(target, row))
     elif row.status == Status.SUCCESS and (outcome["result"] is not None or not on_terminal()):
         print_json(outcome["result"])
     if row.status == Status.SUCCESS:
@@ -71,27 +74,27 @@ def follow_to_the_end(place: Place, run_id: str, as_json: bool) -> int:
     return RUN_FAILED
 
 
-def _follow(place: Place, grove: Grove, *, as_json: bool, err: bool) -> None:
+def _follow(target: Target, tree: RunTree, *, as_json: bool, err: bool) -> None:
     if on_terminal(err=err) and not as_json:
         from holdfast.cli.live import show_live
 
-        show_live(place.store, _looks(place, grove, LIVE_FALLBACK), err=err)
+        show_live(target.store, _looks(target, tree, LIVE_FALLBACK), err=err)
     else:
-        _tell(place, grove, _looks(place, grove, FALLBACK), as_json, err)
+        _tell(target, tree, _looks(target, tree, FALLBACK), as_json, err)
 
 
-def _looks(place: Place, grove: Grove, pause: float) -> Iterator[Look]:
+def _looks(target: Target, tree: RunTree, pause: float) -> Iterator[Look]:
     """The tree whenever it may have changed, until the run is over, with a word for who waits in vain."""
     begun, message = time.monotonic(), ""
-    push = place.app.notifier.watch(grove.root_id)
+    push = target.app.notifier.watch(tree.root_id)
     try:
         while True:
-            root = grove.read()
+            root = tree.read()
             yield root, message
-            if is_over(grove.root):
+            if tree.root.status in FINAL or tree.root.status == Status.STUCK:  # it needs a person
                 return
-            if time.monotonic() - begun > PATIENCE:
-                message = "" if place.live_workers() else f"no worker is alive; start one: {place.start_a_worker()}"
+            if time.monotonic() - begun > WARN_AFTER:
+                message = "" if target.live_workers() else f"no worker is alive; start one: {target.start_a_worker()}"
             push.wait(pause)
     finally:
         push.close()
@@ -100,14 +103,14 @@ def _looks(place: Place, grove: Grove, pause: float) -> Iterator[Look]:
 # -- a line per change
 
 
-def _tell(place: Place, grove: Grove, looks: Iterable[Look], as_json: bool, err: bool) -> None:
-    reader = Reader(place.app.codec)
+def _tell(target: Target, tree: RunTree, looks: Iterable[Look], as_json: bool, err: bool) -> None:
+    reader = PlainReader(target.app.codec)
     seen: dict[str, int] = {}
     shown: dict[str, str] = {}
     warned = ""
     for root, message in looks:
-        for row, event in grove.new_events(seen):
-            facts = event_facts(ev.to_json(event), reader)
+        for row, event in tree.new_events(seen):
+            facts = event_summary(ev.to_json(event), reader)
             if as_json:
                 _put(json.dumps({"run_id": row.id, "event": facts}, ensure_ascii=False), err)
             else:
@@ -115,7 +118,7 @@ def _tell(place: Place, grove: Grove, looks: Iterable[Look], as_json: bool, err:
                 _put_line(
                     facts["at"] or "", row.id, facts["kind"], facts.get("name", ""), attempt + event_text(facts), err
                 )
-        for change in _other_changes(place, grove.root, root, shown):
+        for change in _other_changes(target, tree.root, root, shown):
             if as_json:
                 _put(json.dumps(change, ensure_ascii=False), err)
             else:
@@ -129,26 +132,18 @@ def _tell(place: Place, grove: Grove, looks: Iterable[Look], as_json: bool, err:
                 note(message)
 
 
-def _other_changes(place: Place, row: RunRow, root: Node, shown: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _other_changes(target: Target, row: RunRow, root: TreeNode, shown: dict[str, str]) -> Iterator[dict[str, Any]]:
     """What no event tells: that the run waits, and how far steps are."""
-    now = place.store.now()
+    now = target.store.now()
     status = f"{row.status} {row.reason}"
     if shown.get("") != status and row.status != Status.RUNNING:
         yield {"run_id": row.id, "at": iso(now), "status": row.status, "reason": doing(row, now)}
     shown[""] = status
-    for i, (run_id, step) in enumerate(_steps(root)):
+    for i, (run_id, step) in enumerate(root.steps()):
         text = as_text(step.progress)
         if step.progress is not None and shown.get(f"{run_id} {i}") != text:
             shown[f"{run_id} {i}"] = text
             yield {"run_id": run_id, "at": iso(now), "step": step.name, "progress": step.progress}
-
-
-def _steps(node: Node) -> Iterator[tuple[str, Node]]:
-    for child in node.children:
-        if child.children or child.run_id:
-            yield from _steps(child)
-        else:
-            yield node.run_id, child
 
 
 def _put_line(at: str, run_id: str, what: str, name: str, detail: str, err: bool) -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread
 import datetime as dt
+import faulthandler
 import gc
 import io
 import json
 import logging
+import os
 import signal
 import sys
-from types import FrameType
+import threading
+import time
 from typing import Any
 
 import click
 
 from holdfast.cli.endpoint import HealthEndpoint
-from holdfast.cli.place import open_place
+from holdfast.cli.failures import OK, UNREACHABLE
+from holdfast.cli.target import open_target
+from holdfast.engine.host import Host
 from holdfast.logs import OUTSIDE, RunFields
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -60,6 +66,82 @@ def set_up_logging(level: str, format: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+FROZEN = 30.0
+"""Seconds without a heartbeat after which a worker ends itself: three leases."""
+
+
+def _end_if_frozen() -> None:
+    """Called at each heartbeat: if the next ones don't come, native code keeps all of Python from running. Others have
+    taken the runs over, and nobody but the kernel could end this process; where it hangs is printed."""
+    faulthandler.dump_traceback_later(FROZEN, exit=True)
+
+
+class _Stopping:
+    """What signals do: the first one drains, the second one ends the process whatever it does. SIGHUP only drains: it
+    says that a terminal is gone, and often comes beside another signal.
+
+    They are read by a thread, as the main one may be busy in native code: a database that somebody else has locked.
+    """
+
+    AT_ONCE = 1.0  # seconds to hand runs over in good order; without that the next worker takes them for lost
+
+    def __init__(self, host: Host, grace: float) -> None:
+        self._host = host
+        self._grace = grace
+        self._count = 0
+        self._arrived, self._arriving = os.pipe()
+
+    def listen(self) -> None:
+        os.set_blocking(self._arriving, False)
+        signal.set_wakeup_fd(self._arriving, warn_on_full_buffer=False)
+        for each in _SIGNALS:
+            if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup does
+                signal.signal(each, lambda number, frame: None)
+        threading.Thread(target=self._read, name="holdfast-signals", daemon=True).start()
+
+    def _read(self) -> None:
+        while numbers := os.read(self._arrived, 1):
+            if numbers[0] in _SIGNALS:
+                self._stop(numbers[0])
+
+    def _stop(self, number: int) -> None:
+        if number != signal.SIGHUP:
+            self._count += 1
+        if self._count <= 1:
+            self._host.stop(self._grace)
+        elif self._count == 2:
+            self._host.stop(0)
+            _end_within(self.AT_ONCE, 128 + number)
+            # The same by the kernel, where native code keeps all threads of Python from running.
+            signal.setitimer(signal.ITIMER_REAL, 2 * self.AT_ONCE)
+
+    def is_over(self, code: int) -> None:
+        """All is done. Python would wait for threads that steps have left behind, however long they take."""
+        signal.set_wakeup_fd(-1)
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        if _awaited_threads():
+            _end_within(self.AT_ONCE, code)
+
+
+def _awaited_threads() -> list[threading.Thread]:
+    """The threads that Python waits for when it ends: those of thread pools too, though they may be daemons."""
+    pooled = getattr(concurrent.futures.thread, "_threads_queues", {})
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    return [thread for thread in others if thread in pooled or not thread.daemon]
+
+
+def _end_within(seconds: float, code: int) -> None:
+    def end() -> None:
+        time.sleep(seconds)
+        os._exit(code)
+
+    threading.Thread(target=end, name="holdfast-end", daemon=True).start()
+
+
 @click.command()
 @click.option(
     "--concurrency", default=16, show_default=True, type=click.IntRange(1), envvar="HOLDFAST_CONCURRENCY",
@@ -100,13 +182,14 @@ def worker(
     health: str | None,
     version: str | None,
 ) -> None:
-    """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C or SIGTERM; a second time ends it at once."""
+    """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C, SIGTERM or SIGHUP: steps may finish for the
+    grace period. A second Ctrl-C or SIGTERM ends it at once. Exit code 5 if the store was deleted or replaced meanwhile."""
     endpoint = HealthEndpoint(health) if health else None
     for stream in (sys.stdout, sys.stderr):  # what steps print is seen when they do it, in a file or a pipe too
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     set_up_logging(log_level, log_format)
-    app = open_place(context, needs_code="a worker", may_create=True).app
+    app = open_target(context, needs_code="a worker", may_create=True).app
     if version:
         app.version = version
     # One CPU-bound step must not hold up the engine's commits.
@@ -115,28 +198,24 @@ def worker(
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    engine = app.make_engine(concurrency=concurrency, processes=processes)
-    count = 0
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal count
-        count += 1
-        engine.stop(grace if count == 1 else 0)
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for each in signals:
-        signal.signal(each, stop)
-    engine.start()
+    host = app.make_engine(concurrency=concurrency, processes=processes)
+    stopping = _Stopping(host, grace)
+    stopping.listen()
+    host.on_beat = _end_if_frozen
+    host.start()
     if endpoint is not None:
-        endpoint.start(engine.health)
+        endpoint.start(host.health)
         logging.getLogger("holdfast").info("health at %s", endpoint.url)
     names = ", ".join(app.startable_names())
     logging.getLogger("holdfast").info(
-        "worker %s of app %r on %s knows: %s", engine.me.worker, app.name, engine.store.url, names
+        "worker %s of app %r on %s knows: %s", host.worker_id, app.name, host.store.url, names
     )
-    engine.run()
-    for each in signals:  # Python waits for threads that steps have left behind, and these may hang
-        signal.signal(each, signal.SIG_DFL)
+    host.run()
+    faulthandler.cancel_dump_traceback_later()
+    code = OK if host.failure is None else UNREACHABLE
+    stopping.is_over(code)
     if endpoint is not None:
         endpoint.close()
-    logging.getLogger("holdfast").info("worker %s has stopped", engine.me.worker)
+    if host.failure is not None:  # whoever watches over this process starts it again, on the file that is there by then
+        context.exit(code)
+    logging.getLogger("holdfast").info("worker %s has stopped", host.worker_id)

@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.codec.paths import Misfit, show
+from holdfast.codec.paths import Misfit
+from holdfast.errors import TransformError
+from holdfast.printing import show, show_error
 
 
 class Transform(Protocol):
@@ -37,7 +39,10 @@ class Chain:
         if not self._transforms:
             return data
         for transform in self._transforms:
-            data = transform.encode(data)
+            try:
+                data = transform.encode(data)
+            except Exception as exc:  # a service that holds the key is away, for example
+                raise _failed(transform.name, "written", exc) from exc
         names = [transform.name for transform in self._transforms]
         return msgspec.json.encode({"$": "x", "t": names, "v": b64encode(data).decode()})
 
@@ -48,12 +53,22 @@ class Chain:
             for name in reversed(envelope["t"]):
                 if name not in self._by_name:
                     raise Misfit(f"was written through {name!r}; give that to Codec(transforms=...)")
-                data = self._by_name[name].decode(data)
-        except Misfit:
+                data = self._undo(name, data)
+        except (Misfit, TransformError):
             raise
-        except Exception as exc:  # a transform's own failure: a wrong key, damaged data
-            raise Misfit(f"can't be read back through {name!r}: {exc!r}") from exc
+        except Exception as exc:  # a damaged envelope
+            raise Misfit(f"can't be read back through {name!r}: {show_error(exc)}") from exc
         return data
+
+    def _undo(self, name: str, data: bytes) -> bytes:
+        try:
+            return self._by_name[name].decode(data)
+        except Exception as exc:  # its own failure: a wrong key, damaged data, a service that is away
+            raise _failed(name, "read back", exc) from exc
+
+
+def _failed(name: str, what: str, exc: Exception) -> TransformError:
+    return TransformError(f"a value can't be {what} through {name!r}: {show_error(exc)}")
 
 
 class SignedPickle:
@@ -70,7 +85,7 @@ class SignedPickle:
         try:
             data: bytes = self._dumps(value)
         except Exception as exc:  # pickle raises anything
-            raise Misfit(f"{show(value)} can't be pickled: {exc!r}") from exc
+            raise Misfit(f"{show(value)} can't be pickled: {show_error(exc)}") from exc
         return {"$": "pickle", "v": b64encode(data).decode(), "hmac": self._sign(data)}
 
     def load(self, tagged: dict[str, Any]) -> object:

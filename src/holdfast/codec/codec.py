@@ -10,12 +10,13 @@ import msgspec
 from holdfast.codec.chain import Chain, SignedPickle, Transform
 from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in, type_name
 from holdfast.codec.hints import CallHints, Conformer
-from holdfast.codec.paths import Misfit, explain, show
-from holdfast.codec.plain import error_facts, untagged
+from holdfast.codec.paths import Misfit, explain
 from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
+from holdfast.codec.untagged import error_facts, untagged
 from holdfast.codec.values import READERS, Tagger, mend_text, refusal
-from holdfast.errors import ArgumentError, DecodeError, EncodeError, PayloadTooLargeError
+from holdfast.errors import ArgumentError, DecodeError, EncodeError, PayloadTooLargeError, ValueCodecError
+from holdfast.printing import show
 
 Data = bytes | memoryview | msgspec.Raw
 
@@ -49,7 +50,9 @@ class Codec:
         """`value` as JSON. Raises EncodeError, which says what in it can't be recorded, and where."""
         try:
             return self._finish(self._tagger.tag(value), what)
-        except (Misfit, RecursionError) as exc:
+        except ValueCodecError:
+            raise
+        except Exception as exc:
             raise EncodeError(explain(exc, what)) from exc.__cause__
 
     def decode(self, data: Data, hint: Any = Any) -> Any:
@@ -103,8 +106,10 @@ class Codec:
             if kwargs:
                 call["kwargs"] = self._tagger.tag_dict(kwargs, 0)
             return self._finish(call, what)
-        except (Misfit, RecursionError) as exc:
-            if isinstance(exc, Misfit):
+        except ValueCodecError:
+            raise
+        except Exception as exc:
+            if isinstance(exc, Misfit) and exc.steps:
                 exc.steps[-1] = _argument(exc.steps[-1], signature)
             raise EncodeError(explain(exc, what, root="")) from exc.__cause__
 
@@ -153,10 +158,14 @@ class Codec:
         """`exc` with its cause and traceback. Never raises: what can't be recorded becomes its repr."""
         try:
             return self._finish(ErrorWriter(self._tagger).write(exc), "error")
-        except Exception:  # too large or too deep; the least that can be said is always said
+        except BaseException:  # too large, too deep, or its class raises; the least that can be said is always said
             message = clip(message_of(exc), 2000)
-            record = {"type": type_name(exc), "message": message, "args": [message]}
-            return self._chain.seal(_dumps(mend_text(record)))
+        try:
+            return self._chain.seal(_error_record(exc, message))
+        except BaseException as why:  # the app's transforms: what they were to hide is left out
+            return _error_record(
+                exc, f"its text could not be recorded: a transform of the codec raised {type_name(why)}"
+            )
 
     def encode_error_value(self, exc: BaseException) -> bytes:
         """An exception as a value among others: `decode` gives it back. Never raises."""
@@ -194,6 +203,8 @@ class Codec:
 
     def _read(self, data: Data) -> tuple[Any, bool]:
         """The JSON in `data`, out of its envelope, and whether there may be tags in it."""
+        if not isinstance(data, bytes | bytearray | memoryview | msgspec.Raw):
+            raise Misfit(f"isn't what encode() gave, but {show(data)}")
         raw = data if type(data) is bytes else bytes(data)
         value = _parse(raw)
         if b'"$"' not in raw:
@@ -213,6 +224,10 @@ class Codec:
         if self._pickle is None:
             raise Misfit("was pickled, and pickles aren't loaded without Codec(pickle_key=...)")
         return self._pickle.load(tagged)
+
+
+def _error_record(exc: BaseException, message: str) -> bytes:
+    return _dumps(mend_text({"type": type_name(exc), "message": message, "args": [message]}))
 
 
 def _argument(step: str, signature: CallHints | None) -> str:

@@ -10,12 +10,12 @@ import sys
 import traceback
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
-from holdfast.codec.paths import show
 from holdfast.codec.types import home_of
 from holdfast.codec.values import Tagger, refusal
 from holdfast.errors import StepError
+from holdfast.printing import show
 
 MAX_TEXT = 32_000
 MAX_CHAIN = 16
@@ -43,6 +43,16 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{shown}\n"""'
 
 
+class _Nobody(Exception):
+    """No exception is one of these: asking whether one is makes `isinstance` look at its `__class__`."""
+
+
+def check_harmless(exc: BaseException) -> None:
+    """Raise whatever looking at an exception raises: its class is the user's, and may do anything."""
+    str(exc)
+    isinstance(exc, _Nobody)
+
+
 class ErrorWriter:
     """Writes one exception with all that hangs on it. Never fails: what can't be written becomes its repr."""
 
@@ -59,7 +69,7 @@ class ErrorWriter:
         data: dict[str, Any] = {"type": type_name(exc), "message": message_of(exc)}
         if data["type"].startswith("__main__:"):
             data["main"] = home_of("__main__")
-        if isinstance(exc, BaseExceptionGroup):
+        if _is_group(exc):
             data["group"] = [self._link(e, depth + 1) for e in exc.exceptions if self._is_new(e, depth)]
         cause, context = exc.__cause__, exc.__context__
         if cause is not None and not isinstance(cause, RemoteTraceback):
@@ -72,7 +82,7 @@ class ErrorWriter:
         state = {name: self._part(value) for name, value in _state(exc)}
         if state:
             data["state"] = state
-        notes = getattr(exc, "__notes__", None)
+        notes = vars(exc).get("__notes__")
         if isinstance(notes, list):
             data["notes"] = [note if isinstance(note, str) else show(note) for note in notes]
         return data
@@ -83,7 +93,7 @@ class ErrorWriter:
     def _part(self, value: object) -> Any:
         try:
             return self._tagger.tag(value)
-        except Exception:  # the promise of this class; the repr is what is left of it
+        except BaseException:  # the promise of this class; the repr is what is left of it
             return show(value)
 
     def _write_other(self, value: object) -> Any:
@@ -95,7 +105,7 @@ class ErrorWriter:
 def rebuild(data: dict[str, Any]) -> BaseException:
     text = str(data.get("traceback", ""))
     exc = _rebuild_link(data, text)
-    exc.__dict__["__holdfast_traceback__"] = text
+    exc.__dict__["__holdfast_traceback__"] = text  # `_revive` has seen that there is such a dict
     return exc
 
 
@@ -105,9 +115,19 @@ def stand_in(data: dict[str, Any]) -> StepError:
 
 
 def _rebuild_link(data: dict[str, Any], text: str) -> BaseException:
-    exc = _revive(data) or stand_in(data)
+    exc = _revive(data)
+    if exc is not None:
+        try:
+            return _hang_on(exc, data, text)
+        except BaseException:  # a class that refuses attributes; StepError tells of it instead
+            pass
+    return _hang_on(stand_in(data), data, text)
+
+
+def _hang_on(exc: BaseException, data: dict[str, Any], text: str) -> BaseException:
+    """The exception with all that hung on it."""
     if isinstance(data.get("notes"), list):
-        exc.__notes__ = data["notes"]
+        exc.__dict__["__notes__"] = data["notes"]
     if isinstance(data.get("context"), dict):
         exc.__context__ = _rebuild_link(data["context"], "")
     if isinstance(data.get("cause"), dict):
@@ -137,8 +157,8 @@ def _revive(data: dict[str, Any]) -> BaseException | None:
                 with contextlib.suppress(AttributeError, TypeError):  # read-only, or not of the slot's type
                     slot.__set__(exc, state.pop(name))
         exc.__dict__.update(state)
-        str(exc)  # one that can't even be printed would hide the failure it stands for
-    except Exception:  # whatever keeps it from being rebuilt, StepError tells of it instead
+        check_harmless(exc)  # one that can't even be printed would hide the failure it stands for
+    except BaseException:  # whatever keeps it from being rebuilt, StepError tells of it instead
         return None
     return exc
 
@@ -178,7 +198,7 @@ def _state(exc: BaseException) -> Iterator[tuple[str, object]]:
             continue  # it only serves "did you mean", and could be anything
         try:
             value = slot.__get__(exc)
-        except Exception:  # not set
+        except BaseException:  # not set
             continue
         if value is not None or slot.__objclass__.__module__ != "builtins":
             yield name, value
@@ -187,24 +207,30 @@ def _state(exc: BaseException) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
+def _is_group(exc: BaseException) -> TypeGuard[BaseExceptionGroup[Any]]:
+    return issubclass(type(exc), BaseExceptionGroup)  # isinstance would ask its `__class__`, which may raise
+
+
 def type_name(exc: BaseException) -> str:
-    module = type(exc).__module__.replace("__mp_main__", "__main__")  # as multiprocessing calls a script
-    return f"{module}:{type(exc).__qualname__}"
+    try:
+        module = str(type(exc).__module__).replace("__mp_main__", "__main__")  # as multiprocessing calls a script
+        return f"{module}:{type(exc).__qualname__}"
+    except BaseException:  # a metaclass of the user's
+        return "builtins:Exception"
 
 
 def message_of(exc: BaseException) -> str:
-    if isinstance(exc, BaseExceptionGroup):
-        return str(exc.message)
+    """Its text. Never raises, whatever its class does."""
     try:
-        return str(exc)
-    except Exception:
+        return str(exc.message) if _is_group(exc) else str(exc)
+    except BaseException:
         return f"<{type(exc).__name__} whose text can't be made>"
 
 
 def _format(exc: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(exc))
-    except Exception as why:  # a class that breaks the traceback module
+    except BaseException as why:  # a class that breaks the traceback module
         return f"{type(exc).__qualname__}: {message_of(exc)} (its traceback can't be shown: {show(why)})"
 
 

@@ -21,9 +21,10 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.codec.paths import Misfit, key_step, name_of, show
+from holdfast.codec.paths import Misfit, key_step, name_of
 from holdfast.codec.shapes import Field, fields_of, is_pydantic, missing
 from holdfast.codec.types import TypeRegistry
+from holdfast.printing import show, text_of
 
 Convert = Callable[[Any], Any]
 
@@ -194,8 +195,8 @@ class Conformer:
                 return build(value)
             except (Misfit, RecursionError):
                 raise
-            except Exception as exc:  # the class's own checks: __post_init__, validators, a decode= function
-                raise Misfit(f"{expected(cls, value).reason}: {exc}") from exc
+            except BaseException as exc:  # the class's own checks: __post_init__, validators, a decode= function
+                raise Misfit(f"{expected(cls, value).reason}: {text_of(exc)}") from exc
 
         return convert
 

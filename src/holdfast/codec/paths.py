@@ -3,10 +3,7 @@ that passes pays nothing for it."""
 
 from __future__ import annotations
 
-import reprlib
-
-_short = reprlib.Repr()
-_short.maxstring = _short.maxother = _short.maxlong = 60
+from holdfast.printing import show, show_error
 
 
 class Misfit(Exception):
@@ -37,20 +34,15 @@ class Misfit(Exception):
         return f"{what}: {place}: {self.reason}" if place not in ("", "$") else f"{what}: {self.reason}"
 
 
-def explain(exc: Misfit | RecursionError, what: str, root: str = "$") -> str:
-    return exc.text(what, root) if isinstance(exc, Misfit) else f"{what}: is nested too deeply"
+def explain(exc: Exception, what: str, root: str = "$") -> str:
+    if isinstance(exc, Misfit):
+        return exc.text(what, root)
+    # Whatever else is raised comes from the value's own code: from a tzinfo, a metaclass, a hash.
+    return f"{what}: is nested too deeply" if isinstance(exc, RecursionError) else f"{what}: {show_error(exc)}"
 
 
 def key_step(key: object) -> str:
     return f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{show(key)}]"
-
-
-def show(value: object) -> str:
-    """A short repr that never fails, whatever the value's own `__repr__` does."""
-    try:
-        return _short.repr(value)
-    except Exception:
-        return f"<unprintable {type(value).__name__}>"
 
 
 def name_of(cls: type) -> str:

@@ -24,9 +24,11 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from holdfast.codec.paths import Misfit, key_step, name_of, show
+from holdfast.codec.paths import Misfit, key_step, name_of
 from holdfast.codec.shapes import describe
 from holdfast.codec.types import TypeRegistry
+from holdfast.errors import TransformError
+from holdfast.printing import show, show_error
 
 MAX_DEPTH = 100
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1  # beyond, a JSON reader may give a float
@@ -117,18 +119,20 @@ class Tagger:
     def _tag_object(self, value: Any, depth: int) -> Any:
         cls = type(value)
         shape = self.types.shape_of(cls)
-        if shape is not None:
-            try:
-                return {"$": shape.tag, "v": self.tag(shape.take(value), depth)}
-            except Misfit as exc:
-                if exc.holders:
-                    exc.holders[-1] = id(value)  # it was the dict that `take` made, a new one each time
-                raise
-            except RecursionError:
-                raise
-            except Exception as exc:  # a field that isn't set, a property or a user's encode= that fails
-                raise Misfit(f"{show(value)} of type {name_of(cls)} can't be recorded: {exc!r}") from exc
-        return self.other(value)
+        if shape is None:
+            return self.other(value)
+        try:
+            taken = shape.take(value)
+        except (Misfit, RecursionError):
+            raise
+        except BaseException as exc:  # a field that isn't set, a property or a user's encode= that raises anything
+            raise Misfit(f"{show(value)} of type {name_of(cls)} can't be recorded: {show_error(exc)}") from exc
+        try:
+            return {"$": shape.tag, "v": self.tag(taken, depth)}
+        except Misfit as exc:
+            if exc.holders:
+                exc.holders[-1] = id(value)  # it was the dict that `take` made, a new one each time
+            raise
 
     def untag(self, data: Any) -> Any:
         """Rebuild in place what `tag` wrote. `data` must be fresh from the JSON reader."""
@@ -163,8 +167,10 @@ class Tagger:
             return reader(data) if reader is not None else self.types.shape_named(tag).make(data["v"])
         except (Misfit, RecursionError):
             raise
-        except Exception as exc:  # a damaged tag, or a user's own decode=
-            raise Misfit(f"{tag!r} can't be rebuilt from {show(data.get('v'))}: {exc!r}") from exc
+        except TransformError:
+            raise
+        except BaseException as exc:  # a damaged tag, or a user's own decode=, which may raise anything
+            raise Misfit(f"{tag!r} can't be rebuilt from {show(data.get('v'))}: {show_error(exc)}") from exc
 
 
 def mend_text(data: Any) -> Any:

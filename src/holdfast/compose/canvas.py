@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +18,11 @@ from msgspec import Raw
 from holdfast.api.functions import child_options
 from holdfast.api.options import StartOptions
 from holdfast.codec import refer_to
+from holdfast.core.canvases import NO_OPTIONS, CanvasNode, canvas_of, read
 from holdfast.core.definitions import WorkflowDefinition, WorkflowOptions
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
+from holdfast.core.pending import Recorded
 from holdfast.durations import to_us
 from holdfast.errors import ChordError, GroupError, MemberError, in_words
 
@@ -34,87 +35,11 @@ LARGEST_COPY = 16 * 1024
 Done = Callable[[bytes | None, BaseException | None], None]
 
 
-NO_OPTIONS = Raw(b"{}")
-
-
-class Node(msgspec.Struct):
-    """A part of a canvas, as it is recorded. Its own parts are read when their turn comes."""
-
-    step: str = ""
-    workflow: str = ""
-    args: list[Raw] = []
-    kwargs: dict[str, Raw] = {}
-    options: Raw = NO_OPTIONS
-    immutable: bool = False
-    durable: bool = True
-    chain: list[Raw] | None = None
-    group: list[Raw] | None = None
-    chord: list[Raw] | None = None
-    body: Raw = Raw(b"{}")
-    on_failure: str = "finish"
-    map: Raw = Raw(b"")
-    items: list[list[Raw]] = []
-    link: list[Raw] = []
-    link_error: list[Raw] = []
-
-    @property
-    def title(self) -> str:
-        """What it is called in messages."""
-        if self.step or self.workflow:
-            return repr(self.step or self.workflow)
-        if bytes(self.map):
-            return f"map of {read(self.map).title}"
-        shape, parts = ("chain", self.chain) if self.chain is not None else ("group", self.group)
-        if self.chord is not None:
-            shape, parts = "chord", [*self.chord, self.body]
-        return f"{shape} of {', '.join(read(part).title for part in (parts or [])[:3])}" + (
-            ", …" if len(parts or []) > 3 else ""
-        )
-
-
-read: Callable[[bytes | Raw], Node] = msgspec.json.Decoder(Node).decode
-
-
-def outline(canvas: bytes | Raw) -> str:
-    """Its shape in short, for people: `chord(charge × 30, summarize) | send_mail`."""
-    node = read(canvas)
-    if node.chain is not None:
-        return " | ".join(_alike(node.chain, least=4))
-    if bytes(node.map):
-        return f"{outline(node.map)}.map({len(node.items)} items)"
-    if node.step or node.workflow:
-        return node.step or node.workflow
-    if node.chord is None:
-        return f"group({', '.join(_alike(node.group or []))})"
-    how = "" if node.on_failure == "finish" else f", on_failure={node.on_failure!r}"
-    return f"chord({', '.join([*_alike(node.chord), outline(node.body)])}{how})"
-
-
-def _alike(parts: list[Raw], least: int = 2) -> list[str]:
-    """Neighbours that look alike are counted, if there are so many of them."""
-    found: list[str] = []
-    for look, same in itertools.groupby(map(outline, parts)):
-        count = len(list(same))
-        found += [f"{look} × {count}"] if count >= least else [look] * count
-    return found
-
-
-def outline_of_run(input: Raw) -> str:
-    """The outline of a canvas that is a run, from its input."""
-    return outline(msgspec.json.decode(input, type=_Input).args[0])
-
-
-class _Input(msgspec.Struct):
-    args: tuple[Raw]
-
-
-async def run_canvas(input: Raw) -> Raw:
+async def run_canvas(input: Raw) -> Recorded:
     """The workflow that a canvas is, when it is started as a run of its own."""
     loop = running()
     assert loop is not None
-    canvas = msgspec.json.decode(input, type=_Input).args[0]
-    result: Raw = await begin(loop.execution, canvas, keyed=True, raw=True)
-    return result
+    return Recorded(await begin(loop.execution, canvas_of(input), keyed=True, raw=True))
 
 
 def begin(execution: Execution, canvas: bytes | Raw, *, keyed: bool = False, raw: bool = False) -> Future[Any]:
@@ -149,13 +74,13 @@ class Conductor:
         self._pumping = False
         self._future: Future[Any] = Future(execution.loop, self._cancel)
 
-    def begin(self, node: Node) -> Future[Any]:
+    def begin(self, node: CanvasNode) -> Future[Any]:
         self._root = self.make(node, None, "0", self._root_done)
         self._root.begin()
         self.pump()
         return self._future
 
-    def make(self, node: Node, previous: bytes | None, path: str, done: Done) -> Part:
+    def make(self, node: CanvasNode, previous: bytes | None, path: str, done: Done) -> Part:
         """The part that carries out a node, with its callbacks around it."""
         if node.link or node.link_error:
             done = self._with_callbacks(node, path, done)
@@ -167,7 +92,7 @@ class Conductor:
             return Map(self, node, previous, path, done)
         return Leaf(self, node, previous, path, done)
 
-    def _with_callbacks(self, node: Node, path: str, done: Done) -> Done:
+    def _with_callbacks(self, node: CanvasNode, path: str, done: Done) -> Done:
         def ended(result: bytes | None, error: BaseException | None) -> None:
             if error is None:
                 for i, callback in enumerate(node.link):
@@ -267,7 +192,7 @@ class Conductor:
 class Part(abc.ABC):
     """One node under way. `done` is called once, with a result as it is recorded or with an exception."""
 
-    def __init__(self, conductor: Conductor, node: Node, previous: bytes | None, path: str, done: Done) -> None:
+    def __init__(self, conductor: Conductor, node: CanvasNode, previous: bytes | None, path: str, done: Done) -> None:
         self.conductor = conductor
         self.node = node
         self.previous = previous

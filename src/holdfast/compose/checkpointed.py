@@ -11,16 +11,17 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.api.calls import ChildRun
+from holdfast.api.checks import check_arguments, check_id
 from holdfast.api.functions import CallOptions
 from holdfast.api.handles import Run
-from holdfast.api.options import check_id
-from holdfast.compose.composition import Composition, Context, Line
-from holdfast.compose.handlers import Home
+from holdfast.api.owner import Owner
+from holdfast.compose.composition import Composition, Context, StepValues
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
 from holdfast.core.plans import Plan, PlannedStep
 from holdfast.errors import ArgumentError, DefinitionError, RunExistsError, RunNotFoundError
 from holdfast.ports import Status, StepState
+from holdfast.printing import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Checkpointed(Composition):
     _what = "checkpointed"
 
     def __init__(
-        self, id: str, steps: Iterable[tuple[str, Any]], *, app: Home, name: str | None = None, **options: Any
+        self, id: str, steps: Iterable[tuple[str, Any]], *, app: Owner, name: str | None = None, **options: Any
     ) -> None:
         """`options` are those of a workflow."""
         check_id(id)
@@ -55,7 +56,7 @@ class Checkpointed(Composition):
 
     def _add_pair(self, pair: Any) -> None:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise DefinitionError(f"{self!r}: a step is a pair of its name and its handler, not {pair!r}")
+            raise DefinitionError(f"{self!r}: a step is a pair of its name and its handler, not {show(pair)}")
         name, handler = pair
         self._add_handler(name, handler, {}, "step")
 
@@ -87,8 +88,9 @@ class Checkpointed(Composition):
         self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any
     ) -> Run[Context]:
         """Celery's spelling of `start`, or with options that of `options(...).start(...)`."""
+        args, kwargs = check_arguments(args, kwargs)
         if not options:
-            return self.start(*args, **(kwargs or {}))
+            return self.start(*args, **kwargs)
         own = {} if options.keys() & {"task_id", "link", "link_error"} else {"id": self.id}
         return super().apply_async(args, kwargs, **{**own, **options})
 
@@ -106,7 +108,7 @@ class Checkpointed(Composition):
         return Checkpoint(done[-1].key, {**self._initial(run), **results}, done[-1].ended_at)
 
     def _initial(self, run: Run[Any]) -> Context:
-        started = run._client.events(run.id)[0]
+        started = run._client.events(run._which)[0]
         assert isinstance(started, ev.RunStarted)
         args, kwargs = self._home.codec.decode_call(started.input)
         return next(iter((*args, *kwargs.values())), None) or {}
@@ -130,18 +132,18 @@ class Checkpointed(Composition):
             known[name] = None
 
     async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
-        line = Line(execution, context)
+        values = StepValues(execution, context)
         for step in plan.steps:
             handler = self._handler(execution, step.name, step.runs, step.is_workflow)
             try:
-                asked = handler.ask(execution, step.name, line.scope())
+                asked = handler.ask(execution, step.name, values.scope())
             except ArgumentError as error:
                 execution.refuse_step(step.name, step.runs, error)
                 raise
-            line.add(step.name, await asked)
-        return Raw(line.whole())
+            values.add(step.name, await asked)
+        return Raw(values.whole())
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         for name in self._handlers:
-            context[name] = await self._call_plainly(name, context)
+            context[name] = await self._call_directly(name, context)
         return context

@@ -10,15 +10,19 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from holdfast.api.checks import check_name
 from holdfast.api.functions import AsyncWorkflow
-from holdfast.api.options import check_name, workflow_options
+from holdfast.api.options import workflow_options
+from holdfast.api.owner import Owner
 from holdfast.codec import digest
-from holdfast.compose.handlers import Handler, Home, Scope, define, find, is_async
+from holdfast.compose.handlers import Handler, Scope, define, find, is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
+from holdfast.core.pending import Recorded
 from holdfast.core.plans import Plan, PlannedStep, read_plan
-from holdfast.core.whereabouts import code_line
+from holdfast.core.source_lines import code_line
 from holdfast.errors import ArgumentError, DecodeError, DefinitionError, DuplicateNameError, UnknownNameError
+from holdfast.printing import show
 
 Context = dict[str, Any]
 
@@ -26,14 +30,14 @@ Context = dict[str, Any]
 class Composition(AsyncWorkflow[..., Context], abc.ABC):
     """A workflow made of named steps. It takes a context, and gives it back with the results of its steps."""
 
-    _home: Home
+    _home: Owner
 
-    def __init__(self, name: str, app: Home, options: dict[str, Any]) -> None:
+    def __init__(self, name: str, app: Owner, options: dict[str, Any]) -> None:
         check_name(self._what, name)
         self._home = app
         self._handlers: dict[str, Handler] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
-        workflow = app._define_workflow(self._follow, name, workflow_options(options), self._place(), self._check)
+        workflow = app.define_workflow(self._follow, name, workflow_options(options), self._place(), self._check)
         super().__init__(app, workflow._definition, self._follow)
         self.__name__, self.__doc__ = name, type(self).__doc__
 
@@ -41,11 +45,12 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         """The workflow's code."""
         loop = running()
         if loop is None:
-            return await self._follow_plainly(dict(context or {}))
+            self._check_context(context)
+            return await self._follow_directly(dict(context or {}))
         # A run that has its plan was checked when it began; what the code needs by now is not asked of it.
         shape = self._plan().to_json()
         plan = read_plan(loop.execution.plan(self.name, shape, check=lambda: self._check_context(context)))
-        return await self._carry_out(loop.execution, plan, context or {})
+        return Recorded(await self._carry_out(loop.execution, plan, context or {}))
 
     @abc.abstractmethod
     def _plan(self) -> Plan:
@@ -56,7 +61,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         """In a run. The result is the context, as it is recorded."""
 
     @abc.abstractmethod
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         """Outside a run: with plain calls."""
 
     # -- definitions
@@ -98,7 +103,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         if context is None:
             context = {}
         if not isinstance(context, dict) or not all(isinstance(key, str) for key in context):
-            raise ArgumentError(f"{self!r}: give the context as a dict with texts as keys, not {context!r:.200}")
+            raise ArgumentError(f"{self!r}: give the context as a dict with texts as keys, not {show(context)}")
         self._check_names(context)
 
     @abc.abstractmethod
@@ -144,14 +149,14 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
 
     # -- outside
 
-    async def _call_plainly(self, key: str, context: Mapping[str, Any]) -> Any:
+    async def _call_directly(self, key: str, context: Mapping[str, Any]) -> Any:
         args, kwargs = self._handlers[key].plain_arguments(context)
         function = self._functions[key]
         found = function(*args, **kwargs)
         return await found if is_async(function) else found
 
 
-class Line:
+class StepValues:
     """The values of steps that run one after the other, as they are recorded."""
 
     def __init__(self, execution: Execution, context: Context) -> None:

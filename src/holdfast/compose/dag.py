@@ -17,17 +17,20 @@ from typing import Any, TypeVar, get_args, overload
 import msgspec
 from msgspec import Raw
 
+from holdfast.api.checks import check_name, check_text, one_of
 from holdfast.api.functions import Step, Workflow
+from holdfast.api.owner import Owner
 from holdfast.codec import digest
 from holdfast.compose.canvas import WINDOW
 from holdfast.compose.composition import Composition, Context, digest_of, encode_context, split_list
 from holdfast.compose.drawing import to_mermaid, to_svg
-from holdfast.compose.handlers import Home, Scope
+from holdfast.compose.handlers import Scope
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future
 from holdfast.core.plans import Plan, PlannedStep, RunIf, member_key
 from holdfast.errors import ArgumentError, DagFailed, DefinitionError, in_words
 from holdfast.ports import StepState
+from holdfast.printing import show
 
 WHOLES = 32
 """So many contexts are kept in one piece, for those who come next."""
@@ -37,7 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DagStep:
     """A step as it is defined."""
 
     name: str
@@ -61,9 +64,9 @@ class Dag(Composition):
 
     _what = "dag"
 
-    def __init__(self, name: str, *, app: Home, **options: Any) -> None:
+    def __init__(self, name: str, *, app: Owner, **options: Any) -> None:
         """`options` are those of a workflow."""
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, DagStep] = {}
         self._checked: Plan | None = None
         super().__init__(name, app, options)
 
@@ -87,19 +90,19 @@ class Dag(Composition):
         is workflow code: if it gives something false, the step is skipped. `run_if` says what has to have become of
         what it depends on. With `map_over` it is executed for each element of that value, its first parameter.
         """
-        if isinstance(depends_on, str):
-            raise DefinitionError(f"step {name!r}: depends_on={depends_on!r}: give a list of names")
-        if run_if not in get_args(RunIf):
-            raise DefinitionError(f"step {name!r}: run_if={run_if!r}: give one of {', '.join(get_args(RunIf))}")
+        check_name("step", name)
+        depends_on = _names(depends_on, name)
+        one_of(f"step {name!r}: run_if", run_if, get_args(RunIf))
+        check_text(f"step {name!r}: map_over", map_over, empty=True, kind=DefinitionError)
         if condition is not None and not _is_condition(condition):
-            raise DefinitionError(f"step {name!r}: condition={condition!r}: give a plain function of the context")
+            raise DefinitionError(f"step {name!r}: condition={show(condition)}: give a plain function of the context")
         added = self._add_handler(name, handler, options, "step")
         if map_over and not added.element:
             raise DefinitionError(
                 f"step {name!r}: map_over={map_over!r}, but {added.name} has no parameter for the element; its first one that "
                 "isn't `ctx` or `context` takes it. For a DAG or a saga, add a workflow that takes the element and awaits it"
             )
-        self._nodes[name] = Node(name, tuple(dict.fromkeys(depends_on)), run_if, condition, map_over)
+        self._nodes[name] = DagStep(name, tuple(dict.fromkeys(depends_on)), run_if, condition, map_over)
         self._checked = None
         return self
 
@@ -159,7 +162,7 @@ class Dag(Composition):
             self._checked = plan
         return self._checked
 
-    def _planned(self, node: Node) -> PlannedStep:
+    def _planned(self, node: DagStep) -> PlannedStep:
         handler = self._handlers[node.name]
         depends_on = node.depends_on
         if node.map_over in self._nodes and node.map_over not in (*depends_on, node.name):
@@ -225,7 +228,7 @@ class Dag(Composition):
     async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
         return await _DagRun(self, execution, plan, context).until_done()
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         """In order, one after the other."""
         progress = Progress(self._plan())
         results: Context = {}
@@ -249,12 +252,12 @@ class Dag(Composition):
 
     async def _execute_plainly(self, step: PlannedStep, seen: Context) -> Any:
         if not step.map_over:
-            return await self._call_plainly(step.name, seen)
+            return await self._call_directly(step.name, seen)
         parameter = self._handlers[step.name].element
         elements = seen.get(step.map_over)
         if not isinstance(elements, list | tuple):
             raise self._not_a_list(step.name, step.map_over, seen)
-        return [await self._call_plainly(step.name, {**seen, parameter: element}) for element in elements]
+        return [await self._call_directly(step.name, {**seen, parameter: element}) for element in elements]
 
     def _unwanted(self, step: PlannedStep, context: Context) -> str:
         """Why the step's own condition keeps it from running, "" if it doesn't."""
@@ -512,6 +515,15 @@ class _DagRun:
         if name not in self._decoded:
             self._decoded[name] = self._dag._decoded(self._progress.steps[name], self._results[name])
         return self._decoded[name]
+
+
+def _names(given: Any, step: str) -> tuple[str, ...]:
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise DefinitionError(f"step {step!r}: depends_on={show(given)}: give a list of names")
+    names = tuple(given)
+    for name in names:
+        check_name(f"step {step!r}: depends_on:", name)
+    return names
 
 
 def _is_condition(given: Any) -> bool:

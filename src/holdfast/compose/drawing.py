@@ -37,17 +37,17 @@ def _mermaid_text(text: str) -> str:
 
 # -- the picture
 
-Place = str | tuple[str, str, int]
+Point = str | tuple[str, str, int]
 """A step, or where the edge between two steps passes a layer."""
 
 
 def to_svg(plan: Plan) -> str:
     layers, routes = _arranged(plan)
-    widths: dict[Place, float] = {step.name: LETTER * len(_label(step)) + 2 * MARGIN for step in plan.steps}
+    widths: dict[Point, float] = {step.name: LETTER * len(_label(step)) + 2 * MARGIN for step in plan.steps}
     across = [sum(widths.get(place, 0) for place in layer) + GAP * (len(layer) - 1) for layer in layers]
     width = max(across, default=0) + 2 * MARGIN
     height = LAYER * max(len(layers) - 1, 0) + HEIGHT + 2 * MARGIN
-    centres: dict[Place, tuple[float, float]] = {}
+    centres: dict[Point, tuple[float, float]] = {}
     for number, layer in enumerate(layers):
         x = (width - across[number]) / 2
         for place in layer:
@@ -91,20 +91,20 @@ def _box(step: PlannedStep, centre: tuple[float, float], width: float) -> str:
     )
 
 
-def _arranged(plan: Plan) -> tuple[list[list[Place]], dict[tuple[str, str], list[Place]]]:
+def _arranged(plan: Plan) -> tuple[list[list[Point]], dict[tuple[str, str], list[Point]]]:
     """What is in each layer, from left to right, and by which places each edge goes."""
     depths = _depths(plan)
-    layers: list[list[Place]] = [[] for _ in range(max(depths.values(), default=-1) + 1)]
+    layers: list[list[Point]] = [[] for _ in range(max(depths.values(), default=-1) + 1)]
     for name, depth in depths.items():
         layers[depth].append(name)
     edges = [(name, step.name) for step in plan.steps for name in step.depends_on]
     # Around the boxes, unless there are so many long edges that nobody could follow them anyway.
     around = sum(depths[end] - depths[start] - 1 for start, end in edges) <= PASSED
-    routes: dict[tuple[str, str], list[Place]] = {}
-    above: dict[Place, list[Place]] = {}
-    below: dict[Place, list[Place]] = {}
+    routes: dict[tuple[str, str], list[Point]] = {}
+    above: dict[Point, list[Point]] = {}
+    below: dict[Point, list[Point]] = {}
     for start, end in edges:
-        passed: list[Place] = [(start, end, n) for n in range(depths[start] + 1, depths[end])] if around else []
+        passed: list[Point] = [(start, end, n) for n in range(depths[start] + 1, depths[end])] if around else []
         for place, depth in zip(passed, range(depths[start] + 1, depths[end]), strict=False):
             layers[depth].append(place)
         routes[start, end] = [start, *passed, end]
@@ -133,7 +133,7 @@ def _depths(plan: Plan) -> dict[str, int]:
     return depths
 
 
-def _order(layers: list[list[Place]], above: dict[Place, list[Place]], below: dict[Place, list[Place]]) -> None:
+def _order(layers: list[list[Point]], above: dict[Point, list[Point]], below: dict[Point, list[Point]]) -> None:
     """Neighbours near each other: each place is moved to the middle of those above it, then of those below."""
     places = {place: number for layer in layers for number, place in enumerate(layer)}
     for sweep in range(SWEEPS):

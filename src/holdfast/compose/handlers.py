@@ -9,16 +9,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Raw
 
 from holdfast.api.functions import AsyncStep, AsyncWorkflow, Step, Workflow, child_options
-from holdfast.api.handles import Run
 from holdfast.api.options import NO_OPTIONS, StartOptions, step_options
-from holdfast.api.signatures import Canvas, Starter
+from holdfast.api.owner import Owner
+from holdfast.api.signatures import Canvas
 from holdfast.codec import Codec, refer_to
-from holdfast.core.definitions import StepOptions, WorkflowDefinition, WorkflowOptions
+from holdfast.core.definitions import WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future
 from holdfast.errors import ArgumentError, DefinitionError
@@ -28,23 +28,6 @@ SMALL = 100
 """A value of at most so many bytes is recorded where it is used: that is hardly longer than a reference, and says more."""
 
 PER_CALL = ("max_retries", "retry_delay", "timeout", "stall_timeout", "force_local", "pool", "max_losses", "queue")
-
-
-class Home(Starter, Protocol):
-    """What a composition needs of its app."""
-
-    def get_run(self, run_id: str) -> Run[Any]: ...
-
-    def _define_step(self, function: Any, name: str | None, options: StepOptions, place: str = "") -> Any: ...
-
-    def _define_workflow(
-        self,
-        function: Any,
-        name: str | None,
-        options: WorkflowOptions,
-        place: str = "",
-        check: Callable[..., None] | None = None,
-    ) -> Any: ...
 
 
 class Scope:
@@ -187,7 +170,7 @@ def missing(handler: Handler, name: str, known: Iterable[str]) -> ArgumentError:
 
 
 def define(
-    home: Home, function: Any, name: str, options: dict[str, Any], place: str, what: str
+    home: Owner, function: Any, name: str, options: dict[str, Any], place: str, what: str
 ) -> tuple[Handler, Callable[..., Any]]:
     """A handler from what a user gives: a step, a workflow, or a function that becomes the step `name`."""
     if isinstance(function, Step | Workflow):
@@ -201,7 +184,7 @@ def define(
             f"{what}: {function!r} is a canvas; give the step itself, or a workflow that awaits the canvas"
         )
     else:
-        function = home._define_step(function, name, step_options(options), place)
+        function = home.define_step(function, name, step_options(options), place)
         per_call = {}
     handler = Handler(function.name, isinstance(function, Workflow), function._definition.signature, per_call)
     return handler, function
@@ -227,7 +210,7 @@ def _refuse_others(options: dict[str, Any], known: tuple[str, ...], what: str, f
             )
 
 
-def find(home: Home, name: str, is_workflow: bool) -> Handler:
+def find(home: Owner, name: str, is_workflow: bool) -> Handler:
     """The handler of what is registered under `name`; UnknownNameError if nothing is."""
     definition = home.find_workflow(name) if is_workflow else home.find_step(name)
     per_call = (

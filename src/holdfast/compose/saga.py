@@ -16,16 +16,19 @@ from typing import Any, TypeVar, cast, overload
 from msgspec import Raw
 
 from holdfast.api.calls import Call, wait
+from holdfast.api.checks import check_text
 from holdfast.api.functions import CallOptions, Step, Workflow, child_options
 from holdfast.api.options import NO_OPTIONS, StartOptions
+from holdfast.api.owner import Owner
 from holdfast.api.signatures import Canvas
 from holdfast.api.waiting import shield
-from holdfast.compose.composition import Composition, Context, Line
-from holdfast.compose.handlers import Home, is_async
+from holdfast.compose.composition import Composition, Context, StepValues
+from holdfast.compose.handlers import is_async
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, wait_plainly
 from holdfast.core.plans import Plan, PlannedStep, undo_key
 from holdfast.errors import ArgumentError, SagaFailed, in_words
+from holdfast.printing import show
 
 R = TypeVar("R")
 Undo = Callable[[str, Any], Awaitable[Any]]
@@ -44,6 +47,7 @@ class saga:
     """
 
     def __init__(self, name: str = "") -> None:
+        check_text("saga: name", name, empty=True)
         self._title = f"saga {name!r}" if name else "saga"
         self._under_way: dict[asyncio.Future[Any], str] = {}
         self._done: list[tuple[str, Callable[[], Awaitable[Any]]]] = []
@@ -103,7 +107,7 @@ class saga:
         if not isinstance(function, Step | Workflow):
             given: object = action
             remedy = "await it in a workflow" if isinstance(given, Canvas) else "make it one with @app.step"
-            raise ArgumentError(f"s.step({action!r}): give a step or a workflow; {remedy}")
+            raise ArgumentError(f"s.step({show(action)}): give a step or a workflow; {remedy}")
         label = self._label(function.name)
         undo = None if compensate is None else _undo_with(compensate, f"s.step({function.name}, compensate=...)")
         execution = function._execution()
@@ -235,7 +239,7 @@ def _undo_with(compensate: Callable[..., Any], what: str) -> Undo:
     if isinstance(compensate, functools.partial):
         function, before, named = compensate.func, compensate.args, compensate.keywords
     if not isinstance(function, Step | Workflow):
-        raise ArgumentError(f"{what}: {compensate!r} is no step or workflow; make it one with @app.step")
+        raise ArgumentError(f"{what}: {show(compensate)} is no step or workflow; make it one with @app.step")
     signature = function._definition.signature
     try:
         signature.bind(*before, None, **named)
@@ -275,7 +279,7 @@ class Saga(Composition):
 
     _what = "saga"
 
-    def __init__(self, name: str, *, app: Home, **options: Any) -> None:
+    def __init__(self, name: str, *, app: Owner, **options: Any) -> None:
         """`options` are those of a workflow."""
         super().__init__(name, app, options)
         self._steps: list[str] = []
@@ -309,27 +313,27 @@ class Saga(Composition):
                 self._check_need(undo_key(name), self._handlers[undo_key(name)], known, ("result",))
 
     async def _carry_out(self, execution: Execution, plan: Plan, context: Context) -> Raw:
-        line = Line(execution, context)
+        values = StepValues(execution, context)
         async with saga(self.name) as s:
             for step in plan.steps:
                 handler = self._handler(execution, step.name, step.runs, step.is_workflow)
-                undo = None if not step.undo else self._undo(execution, step, line)
+                undo = None if not step.undo else self._undo(execution, step, values)
                 try:
-                    action = s._begin(step.name, lambda: handler.ask(execution, step.name, line.scope()), undo)  # noqa: B023
+                    action = s._begin(step.name, lambda: handler.ask(execution, step.name, values.scope()), undo)  # noqa: B023
                 except ArgumentError as error:
                     execution.refuse_step(step.name, step.runs, error)
                     s._failed_at(step.name, error)
                     raise
-                line.add(step.name, await action)
-        return Raw(line.whole())
+                values.add(step.name, await action)
+        return Raw(values.whole())
 
-    def _undo(self, execution: Execution, step: PlannedStep, line: Line) -> Undo:
+    def _undo(self, execution: Execution, step: PlannedStep, values: StepValues) -> Undo:
         handler = self._handler(execution, undo_key(step.name), step.undo, step.undo_is_workflow)
 
         async def undo(cmd: str, result: Any) -> None:
             given = {"result": (bytes(result), f"result of {step.name}")}
             try:
-                asked = handler.ask(execution, undo_key(step.name), line.scope(), given, undoes=cmd)
+                asked = handler.ask(execution, undo_key(step.name), values.scope(), given, undoes=cmd)
             except ArgumentError as error:
                 execution.refuse_step(undo_key(step.name), step.undo, error)
                 raise
@@ -337,11 +341,11 @@ class Saga(Composition):
 
         return undo
 
-    async def _follow_plainly(self, context: Context) -> Context:
+    async def _follow_directly(self, context: Context) -> Context:
         async with saga(self.name) as s:
             for name in self._steps:
                 try:
-                    context[name] = await self._call_plainly(name, context)
+                    context[name] = await self._call_directly(name, context)
                 except Exception as error:
                     s._failed_at(name, error)
                     raise
@@ -350,4 +354,4 @@ class Saga(Composition):
         return context
 
     def _undo_plainly(self, name: str, context: Context) -> Callable[[], Coroutine[Any, Any, Any]]:
-        return lambda: self._call_plainly(undo_key(name), {**context, "result": context[name]})
+        return lambda: self._call_directly(undo_key(name), {**context, "result": context[name]})

@@ -5,6 +5,7 @@ web.mount("/holdfast", hooks(orders))            # POST /holdfast/hooks/{token}
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -19,8 +20,10 @@ from holdfast.errors import (
     RunFinishedError,
     RunNotFoundError,
     StoreError,
+    TransformError,
     ValueCodecError,
 )
+from holdfast.printing import printable
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -31,6 +34,7 @@ logger = logging.getLogger("holdfast.hooks")
 _STATUS: tuple[tuple[type[HoldfastError], int], ...] = (
     (HookTokenError, 403),
     (HookPayloadError, 422),
+    (TransformError, 503),
     (ValueCodecError, 422),
     (RunNotFoundError, 404),
     (RunFinishedError, 409),
@@ -45,9 +49,11 @@ class _Refused(Exception):
 
 
 def hooks(app: App, *, limit: int = 1_048_576) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """An ASGI app with one route, `POST /hooks/{token}`: the body is JSON, checked against the hook's model.
+    """An ASGI app with one route, `POST /hooks/{token}`: the body is JSON of up to `limit` bytes, checked against the
+    hook's model.
 
-    The token is all that is needed and all that is accepted. Type tags in the body mean nothing.
+    The token is all that is needed and all that is accepted; without a good one the body is not even read. Type tags in
+    the body mean nothing.
     """
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,15 +64,17 @@ def hooks(app: App, *, limit: int = 1_048_576) -> Callable[[Scope, Receive, Send
             raise ValueError(f"hooks answer http, not {scope['type']}")
         try:
             token = _token(scope)
+            _refuse_large(scope, limit)
+            await asyncio.to_thread(lambda: app.client.check_token(token))  # before a stranger's body is read
             payload = _payload(await _body(receive, limit))
             await app.asend_hook(token, payload)
         except _Refused as refused:
-            await _answer(send, refused.status, {"error": str(refused)})
+            await _answer(send, refused.status, {"error": printable(str(refused))})
         except HoldfastError as error:
             status = next((status for kind, status in _STATUS if isinstance(error, kind)), 400)
             if status == 503:
                 logger.error("a hook could not be delivered: %s", error)
-            await _answer(send, status, {"error": str(error)})
+            await _answer(send, status, {"error": printable(str(error))})
         else:
             await _answer(send, 202, {"accepted": True})
 
@@ -83,6 +91,16 @@ def _token(scope: Scope) -> str:
     return str(token)
 
 
+def _refuse_large(scope: Scope, limit: int) -> None:
+    for name, value in scope.get("headers", ()):
+        if name.lower() == b"content-length" and value.isdigit() and int(value) > limit:
+            raise _too_large(limit)
+
+
+def _too_large(limit: int) -> _Refused:
+    return _Refused(413, f"the payload is larger than {limit} bytes")
+
+
 async def _body(receive: Receive, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
@@ -94,7 +112,7 @@ async def _body(receive: Receive, limit: int) -> bytes:
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > limit:
-            raise _Refused(413, f"the payload is larger than {limit} bytes")
+            raise _too_large(limit)
         more = message.get("more_body", False)
     return b"".join(parts)
 
@@ -104,7 +122,9 @@ def _payload(body: bytes) -> Any:
         return None
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except RecursionError:
+        raise _Refused(400, "the body is nested too deeply") from None
+    except (msgspec.MsgspecError, ValueError) as error:
         raise _Refused(400, f"the body is not JSON: {error}") from None
 
 

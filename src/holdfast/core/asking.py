@@ -21,11 +21,12 @@ from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.domain import Scalar, event_id
+from holdfast.core.ids import child_run_id
 from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop, running
 from holdfast.core.matching import Asked, Ledger, Match, Recorded, describe, match_all, match_one
 from holdfast.core.memo import Child, Memo, origin_of
 from holdfast.core.pending import PendingChild, PendingHook, PendingStep, Program, StepCall
-from holdfast.core.whereabouts import Place, child_run_id, code_line, task_lines
+from holdfast.core.source_lines import SourceLine, code_line, task_lines
 from holdfast.errors import DefinitionError, NondeterminismError
 
 
@@ -34,6 +35,8 @@ class Asking:
 
     def __init__(self, run_id: str, program: Program, codec: Codec, greenlets: Greenlets) -> None:
         self.run_id = run_id
+        self.run_no = 0
+        """The store's number of this run, which no other run ever gets."""
         self.mark = ""
         """Tells this run from an earlier one of its id that was deleted or restarted. It is part of the ids that
         derive from the run's, so that it doesn't find the earlier one's children."""
@@ -59,7 +62,7 @@ class Asking:
         self.cancelling: ev.CancelRequested | None = None
         self.new_events: list[ev.Event] = []
         self.new_commands: list[co.Command] = []
-        self.unawaited: dict[int, tuple[str, Place | None]] = {}
+        self.unawaited: dict[int, tuple[str, SourceLine | None]] = {}
         self.blocked_by: str = ""
         self.on_background_error: Callable[[dict[str, Any]], None] = lambda context: None
         self._edge = 0
@@ -87,6 +90,8 @@ class Asking:
         self._beginning: ev.RunStarted | ev.ContinuedAsNew | None = None
         self._last_ts = 0
         self._taken_up = 0
+        self.ahead = 0
+        """How far the code's time is ahead of the database's, since that was set back."""
         self.started_at = 0
 
     @property
@@ -334,7 +339,7 @@ class Asking:
         self._refuse_if_evicted()
         address = msgspec.json.encode(key) if key else b"{}"
         found = self._answer_to("h", name, address, "")
-        cmd = found.cmd
+        cmd, bound = found.cmd, True
         if found.recorded is None:
             self._append(
                 ev.HookOpened(
@@ -346,13 +351,15 @@ class Asking:
                     args=Raw(address),
                     expires=expires,
                     where=where,
+                    bound=True,
                 )
             )
             self.new_commands.append(co.OpenHook(cmd=cmd, name=name, key=key, where=where))
         elif isinstance(found.recorded.event, ev.HookOpened):  # others know it as it was when it was opened
-            key, where = found.recorded.event.key, found.recorded.event.where
+            opened = found.recorded.event
+            key, where, bound = opened.key, opened.where, opened.bound
         future: Future[Raw] = Future(self.loop, lambda: self._close_hook(cmd))
-        hook = PendingHook(cmd, name, key, future, expires, found.recorded is None, where)
+        hook = PendingHook(cmd, name, key, future, expires, found.recorded is None, where, bound)
         self.hooks[cmd] = hook
         # In order of arrival: what came before this history, what earlier attempts received, what came since.
         waiting = self._mailbox.get((name, key))
@@ -542,6 +549,7 @@ class Asking:
             recorded=recorded,
             asked=asked,
             line=line,
+            event=self.loop.cause,
         )
         self.loop.closed = True
         if running() is self.loop:

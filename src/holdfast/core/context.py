@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.codec import Codec
-from holdfast.core.whereabouts import child_run_id
+from holdfast.core.ids import child_run_id
 from holdfast.ports import Attempt
 
 
@@ -29,9 +29,10 @@ class StepAttempt:
 
 
 class StepContext:
-    """One attempt from the inside. `report` carries checkpoints, progress and stream items to the engine."""
+    """One attempt from the inside, and what its outcome is made of."""
 
     __slots__ = (
+        "_report",
         "attempt",
         "cancelled",
         "checkpoint",
@@ -39,26 +40,38 @@ class StepContext:
         "codec",
         "data",
         "emitted",
-        "on_log",
-        "on_progress",
-        "report",
+        "started",
         "surroundings",
         "writes",
     )
 
-    def __init__(self, attempt: Attempt, codec: Codec, report: Callable[[str, Any], None]) -> None:
+    def __init__(self, attempt: Attempt, codec: Codec, report: Callable[[Attempt, str, Any], None]) -> None:
+        self._report = report
         self.attempt = attempt
         self.codec = codec
-        self.report = report
+        self.started = 0
         self.data: dict[str, Raw] = attempt.data
         self.writes: dict[str, Raw] = {}
         self.emitted: list[tuple[str, str, bytes]] = []
         self.checkpoint: bytes | None = attempt.checkpoint
         self.cancelled = False
-        self.on_progress: Callable[[], None] | None = None
-        self.on_log: Callable[[LogRecord], bool] | None = None  # True if nobody else is to see the record
         self.children: dict[str, int] = {}
         self.surroundings: Any = None  # the executor's: where a step that is called plainly gets its resources
+
+    def report(self, kind: str, value: Any) -> None:
+        """Carry a checkpoint, progress or a stream item to the engine."""
+        self._report(self.attempt, kind, value)
+
+    def hear(self, record: LogRecord) -> bool:
+        """A record was logged by the step; True if nobody else is to see it."""
+        return False
+
+    def kept_logs(self) -> bytes | None:
+        """What is to be kept of what it has logged, encoded."""
+        return None
+
+    def sign_of_life(self) -> None:
+        """It reports something, so it has not stalled."""
 
     def next_child_id(self, workflow: str) -> str:
         """The id for the next child that this attempt starts. It derives from the idempotency key, so that a retried
@@ -77,8 +90,7 @@ class StepContext:
         """A sign of life: where a plain step learns that it was cancelled, and stops being stalled."""
         if self.cancelled:
             raise asyncio.CancelledError(f"step {self.attempt.step!r} of run {self.attempt.run_id} was cancelled")
-        if self.on_progress is not None:
-            self.on_progress()
+        self.sign_of_life()
 
 
 current_step: ContextVar[StepContext | None] = ContextVar("holdfast_step", default=None)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.core.resources import Resource, recorded_signature
-from holdfast.durations import SECOND, Duration, to_us
+from holdfast.durations import LONGEST, SECOND, Duration, to_us
 from holdfast.errors import DefinitionError, FatalError, RetryableError, StepTimeoutError
+from holdfast.printing import show
 
 Errors = tuple[type[BaseException], ...]
 RetryDelay = Literal["fixed", "exponential"] | Duration | Sequence[Duration]
@@ -28,12 +29,10 @@ class Backoff:
     def read(cls, delay: RetryDelay, jitter: float | bool = 0.0, cap: Duration | None = None) -> Backoff:
         share: Any = 0.5 if jitter is True else jitter
         if not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise DefinitionError(f"retry_jitter={jitter!r}: give a share of the delay between 0 and 1, or True")
+            raise DefinitionError(f"retry_jitter={show(jitter)}: give a share of the delay between 0 and 1, or True")
         limit = None if cap is None else to_us(cap, "retry_max_delay")
-        if delay == "fixed":
-            return cls("fixed", (SECOND,), share, limit)
-        if delay == "exponential":
-            return cls("exponential", (SECOND,), share, limit)
+        if isinstance(delay, str) and delay in ("fixed", "exponential"):
+            return cls(delay, (SECOND,), share, limit)  # type: ignore[arg-type]
         try:
             if isinstance(delay, list | tuple):
                 if not delay:
@@ -54,8 +53,7 @@ class Backoff:
             base = self.delays[min(retry, len(self.delays)) - 1]
         else:
             base = first
-        if self.cap is not None:
-            base = min(base, self.cap)
+        base = min(base, LONGEST if self.cap is None else self.cap)
         return round(base * (1 - self.jitter * chance))
 
 
@@ -71,6 +69,11 @@ class StepOptions:
     pool: Literal["thread", "process"] = "thread"
     max_losses: int = 3
     queue: str = ""
+
+    @property
+    def at_most_once(self) -> bool:
+        """Whether twice is worse than not at all: then its start is committed before it is handed over."""
+        return self.max_retries == 0 and self.max_losses <= 1
 
     def retry_delay(self, error: BaseException, attempt: int, chance: float) -> int | None:
         """Microseconds until the next attempt, or None: the failure is final."""

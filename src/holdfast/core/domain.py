@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import DefinitionError
+from holdfast.printing import show
 
 Scalar = str | int | float | bool | None
 Where = Mapping[str, Scalar]
@@ -25,7 +26,7 @@ _MISSING = object()
 def check_event_name(name: Any, *, emitting: bool = False) -> None:
     if type(name) is not str or not 0 < len(name) <= NAME_LIMIT or not name.isprintable() or " " in name:
         raise DefinitionError(
-            f"event {name!r}: the name of an event is a text of 1 to {NAME_LIMIT} printable characters without spaces"
+            f"event {show(name)}: the name of an event is a text of 1 to {NAME_LIMIT} printable characters without spaces"
         )
     if name.startswith(("run.", "step.")):
         if emitting:
@@ -38,7 +39,9 @@ def check_event_name(name: Any, *, emitting: bool = False) -> None:
 
 def check_event_key(name: str, key: Any) -> None:
     if key is not None and (type(key) is not str or not 0 < len(key) <= NAME_LIMIT or not key.isprintable()):
-        raise DefinitionError(f"event {name!r}, key={key!r}: a key is a text of 1 to {NAME_LIMIT} printable characters")
+        raise DefinitionError(
+            f"event {name!r}, key={show(key)}: a key is a text of 1 to {NAME_LIMIT} printable characters"
+        )
 
 
 def event_id(app: str, name: str, key: str) -> str:
@@ -71,16 +74,16 @@ def check_where(name: str, where: Any) -> dict[str, Scalar]:
     if where is None:
         return {}
     if not isinstance(where, Mapping):
-        raise DefinitionError(f"event {name!r}, where={where!r}: give a dict such as {{'currency': 'EUR'}}")
+        raise DefinitionError(f"event {name!r}, where={show(where)}: give a dict such as {{'currency': 'EUR'}}")
     for path, value in where.items():
-        if type(path) is not str or not all(path.split(".")):
+        if type(path) is not str or not all(path.split(".")) or not _is_comparable(path):
             raise DefinitionError(
-                f"event {name!r}, where: {path!r} is not a path into the payload, such as 'currency' or 'customer.id'"
+                f"event {name!r}, where: {show(path)} is not a path into the payload, such as 'currency' or 'customer.id'"
             )
         if not _is_comparable(value):
             raise DefinitionError(
-                f"event {name!r}, where: {path!r} is compared with {value!r}; give a text, a number, True, False or None, as "
-                "it is in the payload's JSON (a date or a Decimal is a text there)"
+                f"event {name!r}, where: {show(path)} is compared with {show(value)}; give a text, a number, True, False or "
+                "None, as it is in the payload's JSON (a date or a Decimal is a text there)"
             )
     return {path: _plain(value) for path, value in where.items()}
 
@@ -91,7 +94,7 @@ def _is_comparable(value: Any) -> bool:
     if isinstance(value, int):
         return -(2**63) <= value < 2**63
     if isinstance(value, str):
-        return not any("\ud800" <= char <= "\udfff" for char in value)
+        return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
     return value is None
 
 

@@ -182,11 +182,13 @@ class ChildAwaited(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=Fal
 
 
 class HookOpened(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """With `where` it is answered by the first domain event of its name that has these values."""
+    """With `where` it is answered by the first domain event of its name that has these values. If it is `bound`, its
+    token tells the run's number; those of older versions don't, and have to be the same on replay."""
 
     key: str = ""
     expires: int | None = None
     where: dict[str, Scalar] | None = None
+    bound: bool = False
 
 
 class DataSet(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -241,11 +243,18 @@ class StepRetrying(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=F
 
 
 class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """The worker of this attempt went down with it. Losses are counted apart from retries."""
+    """The worker of this attempt went down with it, or its process with `company` others. Losses are counted apart from
+    retries."""
+
+    company: int = 0
 
 
 class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     pass
+
+
+class StepWithdrawn(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The start of this attempt was announced, but it was taken back before it began."""
 
 
 class ChildDropped(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -260,6 +269,27 @@ class ArgumentsChanged(Commanded, kw_only=True, omit_defaults=True, tag=True, gc
 
 class RunTakenUp(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The run had waited for a worker: its code's time begins here, not when it was started."""
+
+
+class RunProbed(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The run had lost its worker. Its code is activated after this is committed, and no other suspect beside it: if the
+    worker is lost again before anything more is recorded, this code is what took it down."""
+
+    worker: str = ""
+
+
+class ClockSetBack(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The database's clock had been ahead, `by` microseconds in all, and was set back. The code's own time goes on as
+    it was, and what it waits for comes as much earlier."""
+
+    by: int
+
+
+class MessageDropped(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """A message to the run that nobody can read was taken out of its inbox."""
+
+    message: str
+    reason: str = ""
 
 
 class RunPaused(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -325,9 +355,13 @@ AnyEvent: TypeAlias = (
     | StepRetrying
     | StepLost
     | StepCancelled
+    | StepWithdrawn
     | ChildDropped
     | ArgumentsChanged
     | RunTakenUp
+    | RunProbed
+    | ClockSetBack
+    | MessageDropped
     | RunPaused
     | RunResumed
     | RunStuck

@@ -20,8 +20,8 @@ from holdfast.core.asking import Asking
 from holdfast.core.loop import Task, WorkflowLoop
 from holdfast.core.matching import Ledger
 from holdfast.core.memo import Memo
-from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep
-from holdfast.core.whereabouts import task_lines
+from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep, Recorded
+from holdfast.core.source_lines import task_lines
 from holdfast.errors import (
     ContinueAsNew,
     DeadlockError,
@@ -30,6 +30,7 @@ from holdfast.errors import (
     NondeterminismError,
     RunCancelledError,
     Suspended,
+    TransformError,
     WorkflowBlocked,
     WorkflowTimeoutError,
 )
@@ -157,6 +158,16 @@ class Execution(Asking):
             return None
         return ev.TimerFired(cmd=timer.id, cause=timer.cause, due=timer.due, delay=timer.delay, sleep=timer.sleep)
 
+    @property
+    def time(self) -> int:
+        """The code's own time; 0 before it has begun."""
+        return self._loop.now if self._loop is not None else 0
+
+    def next_due(self) -> int | None:
+        """When the first timer is due, by the database's clock."""
+        timer = self._loop.next_due() if self._loop is not None else None
+        return None if timer is None else timer.due - self.ahead
+
     def waiting_for(self) -> str:
         """Why nothing happens, in words; empty while a step is to be executed now."""
         if any(not step.command.not_before for step in self.steps.values()):
@@ -215,7 +226,7 @@ class Execution(Asking):
 
     def _time_of(self, event: ev.Event) -> int:
         """When the code sees the event. Timers must not count the time that a run waited for its first worker."""
-        return max(event.ts, self._taken_up) if isinstance(event, ev.RunStarted) else event.ts
+        return max(event.ts, self._taken_up) if isinstance(event, ev.RunStarted) else event.ts + self.ahead
 
     def _hand_over(self, event: ev.Event) -> None:
         """Resolve whatever the event resolves; the code goes on when the loop runs."""
@@ -347,16 +358,23 @@ class Execution(Asking):
                 return
             command = step.command
             if isinstance(event, ev.StepStarted):
-                command.started = True
+                command.started, command.worker = True, event.worker
                 command.attempt = event.attempt
                 command.not_before = 0
             elif isinstance(event, ev.StepRetrying):
                 command.started = False
                 command.attempt = event.attempt + 1
                 command.not_before = event.retry_at
+            elif isinstance(event, ev.StepWithdrawn):
+                command.started = False
             elif isinstance(event, ev.StepLost):
                 command.started = False
                 command.losses += 1
+        elif isinstance(event, ev.ClockSetBack):
+            self.started_at = min(self.started_at, event.ts)
+            for step in self.steps.values():
+                step.command.not_before = max(0, step.command.not_before - (event.by - self.ahead))
+            self.ahead = event.by
         elif isinstance(event, ev.RunEnded | ev.AttemptFailed):
             self.ended = event
 
@@ -386,7 +404,7 @@ class Execution(Asking):
         error = main.exception()
         if isinstance(error, ContinueAsNew):
             self._continue(error, now)
-        elif isinstance(error, Suspended):
+        elif error is not None and ((isinstance(error, Suspended) and self.loop.closed) or _may_pass(error)):
             raise error
         elif error is None and self.unawaited:
             lines = ", ".join(f"{what} at {place}" for what, place in self.unawaited.values())
@@ -394,9 +412,13 @@ class Execution(Asking):
         elif error is None:
             result = main.result()
             try:
-                if type(result) is not Raw:
+                if type(result) is Recorded:
+                    result = result.data
+                else:
                     result = Raw(self.codec.encode(result, f"the result of workflow {self.program.name!r}"))
             except Exception as unfit:
+                if _may_pass(unfit):
+                    raise
                 self._end_with(unfit, now)
                 return
             self._close_outstanding(now)
@@ -445,6 +467,8 @@ class Execution(Asking):
         try:
             call = Raw(self.codec.encode_call(request.call_args, request.call_kwargs))
         except Exception as unfit:
+            if _may_pass(unfit):
+                raise
             self._end_with(unfit, now)
             return
         self._close_outstanding(now)
@@ -459,3 +483,9 @@ class Execution(Asking):
                 hooks=tuple(msgspec.structs.replace(received, seq=0) for received in unread),
             )
         )  # fmt: skip
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether a value could not be written or read here for now, which is no failure of the workflow. One that a step or
+    a child has failed with is."""
+    return isinstance(error, TransformError) and "__holdfast_traceback__" not in vars(error)

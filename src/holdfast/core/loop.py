@@ -161,7 +161,6 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
         else:
             future, self.runner, self.future = self.future, None, None
             assert future is not None
-            runner.gr_context = context
             out = runner.switch((future, error))
         if type(out) is _Block:
             self.runner, self.future = runner, out.future

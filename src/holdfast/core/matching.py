@@ -45,8 +45,9 @@ class Asked(msgspec.Struct):
 
 KINDS = {
     "StepStarted": "s", "StepRetrying": "s", "StepLost": "s", "StepCompleted": "s", "StepFailed": "s",
-    "StepCancelled": "s", "OutcomeReused": "r", "ChildStarted": "c", "ChildAwaited": "w", "HookOpened": "h", "DataSet": "d",
-    "TimeRead": "n", "Patched": "p", "Streamed": "o", "Planned": "g", "StepSkipped": "k", "StepRefused": "x",
+    "StepCancelled": "s", "StepWithdrawn": "s", "OutcomeReused": "r", "ChildStarted": "c", "ChildAwaited": "w",
+    "HookOpened": "h", "DataSet": "d", "TimeRead": "n", "Patched": "p", "Streamed": "o", "Planned": "g",
+    "StepSkipped": "k", "StepRefused": "x",
     "EventEmitted": "e",
 }  # fmt: skip
 WORDS = {

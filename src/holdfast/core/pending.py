@@ -35,6 +35,13 @@ class Program(Protocol):
         """Microseconds until the run is tried again after attempt `attempt` failed, None if it is not."""
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """What a composition returns: a result that is in its recorded form already. Of other code even a Raw is a value like
+    any other, as it may hold anything."""
+
+    data: Raw
+
+
 class StepCall(Asked, kw_only=True):
     """A step as code asks for it."""
 
@@ -74,6 +81,7 @@ class PendingHook(msgspec.Struct):
     expires: int | None
     is_new: bool
     where: dict[str, Scalar] | None = None
+    bound: bool = True
 
     def __str__(self) -> str:
         if self.where is None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from holdfast.codec import Codec
 from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
 from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
+from holdfast.errors import WrongContextError
 from holdfast.ports import ScheduleRow
 
 
@@ -54,3 +56,26 @@ def add_app(app: Definitions) -> None:
 def find_app(name: str) -> Definitions | None:
     found: Definitions | None = _apps.get(name)
     return found
+
+
+_importing = ""
+
+
+@contextlib.contextmanager
+def importing_for_steps(sources: str) -> Iterator[None]:
+    """Here a process that only executes steps imports what defines them."""
+    global _importing
+    _importing = sources
+    try:
+        yield
+    finally:
+        _importing = ""
+
+
+def refuse_while_importing(what: str) -> None:
+    """A script that starts something when it is imported would do so in each process for its steps, without end."""
+    if _importing:
+        raise WrongContextError(
+            f"{what} while a process for steps imports {_importing}, which would do it in each such process again; put it "
+            "under `if __name__ == '__main__':`"
+        )

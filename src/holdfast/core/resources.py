@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
 from holdfast.errors import DefinitionError
+from holdfast.printing import show
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -48,7 +49,7 @@ def use(resource: Resource[T]) -> T:
     """The default of a step's parameter that is given a resource: `def load(x: int, db: Pool = use(pool))`."""
     given: Any = resource
     if not isinstance(given, Resource):
-        name = getattr(given, "__name__", repr(given))
+        name = given.__name__ if inspect.isfunction(given) else show(given)
         raise DefinitionError(f"use({name}): give a generator function that is decorated with @app.resource")
     return given  # type: ignore[return-value]  # it stands for the value until a worker gives that
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import heapq
-import random
 
 from msgspec import Raw
 
@@ -13,11 +12,17 @@ from holdfast.core import events as ev
 from holdfast.core.definitions import StepOptions
 from holdfast.engine.owned import OwnedRun
 from holdfast.engine.records import emitted_by
-from holdfast.errors import ValueCodecError, WorkerLostError
+from holdfast.errors import TransformError, UnknownNameError, ValueCodecError, WorkerLostError
 from holdfast.ports import Outcome
 
 SPARED = 10
 """So many lost workers of a step in a process of its own count as one that it took down."""
+
+COMPANIES = (1_000, 15, 0)
+"""How many others a suspect may share its process with, the first time, the second, and from then on."""
+
+AGAIN = 500_000
+"""Microseconds until an attempt that was not allowed to begin is handed over once more."""
 
 
 class RunWithSteps(OwnedRun, abc.ABC):
@@ -38,13 +43,22 @@ class RunWithSteps(OwnedRun, abc.ABC):
         """Whether the step may be what took a worker down: then it says so before it starts, and runs by itself."""
         return self.cautious or command.losses > 0
 
+    def company(self, command: co.ScheduleStep) -> int:
+        """How many others may share a suspect's process: all, until that has died; then few, then none."""
+        return self._company.get(command.cmd, COMPANIES[0])
+
     def _schedule(self, command: co.ScheduleStep, now: int) -> None:
         under_way = self.inflight.get(command.cmd)
         if under_way is not None:  # it was handed over before this run had to be read again
             if under_way.number == command.attempt:
                 return
             self._drop_attempt(command.cmd)
-        if self.is_suspect(command) and self.row.durable:
+        if command.cmd in self._outcomes_at_hand:
+            return
+        if self.row.durable and (self.is_suspect(command) or self._is_at_most_once(command)):
+            if command.started and self._may_still_end(command):
+                heapq.heappush(self.retries, (now + AGAIN, command.cmd))
+                return
             if command.started:  # it had started on a worker that is gone
                 if command.cmd in self._announced:
                     self._spared[command.cmd] = self._spared.get(command.cmd, 0) + 1
@@ -56,7 +70,35 @@ class RunWithSteps(OwnedRun, abc.ABC):
                     attempt=command.attempt, worker=self.me.worker, undoes=command.undoes,
                 )
             )  # fmt: skip
+            self._announced_here[command.cmd] = command
         self.to_schedule[command.cmd] = command
+
+    def _is_at_most_once(self, command: co.ScheduleStep) -> bool:
+        try:
+            return self.step_options(command).at_most_once
+        except UnknownNameError:  # whoever hands it over finds that out, and sets the run aside
+            return False
+
+    def _may_still_end(self, command: co.ScheduleStep) -> bool:
+        """Whether it executes elsewhere: its run was let go meanwhile, and its outcome will come. What may be executed
+        more than once doesn't wait for that."""
+        if not self._is_at_most_once(command):
+            return False
+        return command.worker in (self.me.worker, *self.me.peers) or self.me.looks == self.claimed_at_look
+
+    def withdrawn(self, cmd: str, now: int) -> None:
+        """An attempt of a run that is let go was taken back before it began. If its start was announced, whoever
+        schedules the step next has to know that it never did."""
+        del self.inflight[cmd]
+        command = self._announced_here.pop(cmd, None)
+        if command is not None:
+            self._append_record(self._never_began(command, now))
+
+    def _never_began(self, command: co.ScheduleStep, now: int) -> ev.StepWithdrawn:
+        return ev.StepWithdrawn(
+            ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args, attempt=command.attempt,
+            worker=self.me.worker, undoes=command.undoes,
+        )  # fmt: skip
 
     def _drop_attempt(self, cmd: str) -> None:
         self.to_schedule.pop(cmd, None)
@@ -64,24 +106,36 @@ class RunWithSteps(OwnedRun, abc.ABC):
         if attempt is not None:
             self.to_cancel.append(attempt)
 
-    def _count_loss(self, command: co.ScheduleStep, now: int, started: int) -> None:
+    def _count_loss(self, command: co.ScheduleStep, now: int, started: int, company: int = 0) -> None:
         self._note(
             ev.StepLost(
                 ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes,
+                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, company=company,
             )
         )  # fmt: skip
-        limit = self.step_options(command).max_losses
-        spared = self._spared.get(command.cmd, 0)
-        blamed = command.losses - spared + spared // SPARED + self._unrecorded.get(command.cmd, 0)
-        if blamed >= limit:
-            error = WorkerLostError(
-                f"step {command.name!r} of run {self.row.id} took its worker down {limit} times; look at what it does to its "
-                "process (memory, native code, os._exit), or raise max_losses"
-            )
+        problem = self._why_not_again(command)
+        if problem:
+            error = WorkerLostError(f"step {command.name!r} of run {self.row.id} {problem}")
             self._deliver_failure(command, now, started, Raw(self.codec.encode_error(error)))
         else:
             self._schedule(command, now)
+
+    def _why_not_again(self, command: co.ScheduleStep) -> str:
+        """Why a step whose worker was lost is not executed again; empty if it is."""
+        options = self.step_options(command)
+        if options.at_most_once:
+            return (
+                "had begun when its worker was lost, and is executed at most once; find out what it has done, then retry "
+                "the run, or go on without it"
+            )
+        spared = self._spared.get(command.cmd, 0)
+        blamed = command.losses - spared + spared // SPARED + self._unrecorded.get(command.cmd, 0)
+        if blamed < options.max_losses:
+            return ""
+        return (
+            f"took its worker down {options.max_losses} times; look at what it does to its process (memory, native code, "
+            "os._exit), or raise max_losses"
+        )
 
     def note_started(self, cmd: str, started: int) -> None:
         """A step that takes its time is shown as started."""
@@ -99,11 +153,18 @@ class RunWithSteps(OwnedRun, abc.ABC):
     def _take_outcome(self, outcome: Outcome, now: int) -> None:
         assert self.execution is not None
         cmd = outcome.attempt.cmd
+        self._outcomes_at_hand.discard(cmd)
         if self.inflight.get(cmd) is not outcome.attempt:  # another one was asked for since
             return
         del self.inflight[cmd]
+        announced = self._announced_here.pop(cmd, None)
         step = self.execution.steps.get(cmd)
-        if step is None or outcome.cancelled:
+        if step is None:
+            return
+        if outcome.cancelled:  # it was not begun: this worker could not tell whether the others think it alive
+            if announced is not None:
+                self._note(self._never_began(announced, now))
+            heapq.heappush(self.retries, (now + AGAIN, cmd))
             return
         self.unconfirmed.append(outcome)
         command = step.command
@@ -116,7 +177,10 @@ class RunWithSteps(OwnedRun, abc.ABC):
                 self._change.dropped_attributes.append((kind, command.cmd))
         command.attempt = outcome.attempt.number
         if outcome.lost:
-            self._count_loss(command, now, outcome.started)
+            if outcome.company:
+                self._company[cmd] = next(few for few in COMPANIES if few < outcome.company)
+                self._spared[cmd] = self._spared.get(cmd, 0) + 1
+            self._count_loss(command, now, outcome.started, outcome.company)
         elif outcome.error is not None:
             encoded = Raw(outcome.encoded_error or b"null")
             self._take_failure(command, now, outcome.started, outcome.error, encoded, outcome.retry_after)
@@ -147,8 +211,8 @@ class RunWithSteps(OwnedRun, abc.ABC):
         retry_after: int | None,
     ) -> None:
         delay = None
-        if not isinstance(error, ValueCodecError):
-            delay = self.step_options(command).retry_delay(error, command.attempt, random.random())
+        if not isinstance(error, ValueCodecError) or isinstance(error, TransformError):
+            delay = self.step_options(command).retry_delay(error, command.attempt, self.clock.random())
         if delay is not None and retry_after is not None:
             delay = retry_after
         if delay is None:

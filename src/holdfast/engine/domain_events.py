@@ -18,7 +18,6 @@ from holdfast.engine.records import HookLetter, RunOptions, correlation_of, fing
 from holdfast.errors import ValueCodecError
 from holdfast.ports import (
     Arrival,
-    Change,
     Delivery,
     DomainEventRow,
     Emission,
@@ -68,54 +67,37 @@ def emission_of(row: RunRow, options: RunOptions, name: str, key: str, payload: 
     )  # fmt: skip
 
 
-def has_emitted(change: Change) -> bool:
-    """Whether there is something for others to hear in a change that was committed."""
-    return any(isinstance(s, Emission) for s in change.signals) or any(news.wanted for news in change.news)
-
-
 # -- what becomes of runs
 
 
-class Happening:
-    """The end or trouble of a run, or of a step, as news."""
+def _happening(name: str, row: RunRow, event: ev.Event, codec: Codec) -> Emission:
+    """The end or trouble of a run, or of a step."""
+    key = f"{row.no}:{event.seq}"  # not the run's id: one of the same may have been here before
+    payload = codec.encode(_facts(name, row, event, codec), f"the payload of event {name!r}")
+    return emission_of(row, RunOptions(quiet=True), name, key, payload, "", event.ts)
 
-    __slots__ = ("_codec", "_event", "_row", "name", "wanted")
 
-    def __init__(self, name: str, row: RunRow, event: ev.Event, codec: Codec) -> None:
-        self.name = name
-        self.wanted = False
-        self._row = row
-        self._event = event
-        self._codec = codec
+def _facts(name: str, row: RunRow, event: ev.Event, codec: Codec) -> dict[str, Any]:
+    error = getattr(event, "error", ev.NULL)
+    facts = {
+        "run_id": row.id,
+        "workflow": row.workflow,
+        "app": row.app,
+        "status": str(_STATUSES[name]),
+        "reason": getattr(event, "reason", "")[:TEXT_LIMIT],
+        "error": "" if bytes(error) == b"null" else _error_text(error, codec),
+        "correlation": correlation_of(row),
+    }
+    if isinstance(event, ev.StepFailed | ev.StepRefused):
+        facts |= {"step": event.name, "attempt": getattr(event, "attempt", 1)}
+    return facts
 
-    def emission(self) -> Emission:
-        self.wanted = True
-        row, event = self._row, self._event
-        key = f"{row.no}:{event.seq}"  # not the run's id: one of the same may have been here before
-        payload = self._codec.encode(self._facts(), f"the payload of event {self.name!r}")
-        return emission_of(row, RunOptions(quiet=True), self.name, key, payload, "", event.ts)
 
-    def _facts(self) -> dict[str, Any]:
-        row, event = self._row, self._event
-        error = getattr(event, "error", ev.NULL)
-        facts = {
-            "run_id": row.id,
-            "workflow": row.workflow,
-            "app": row.app,
-            "status": str(_STATUSES[self.name]),
-            "reason": getattr(event, "reason", "")[:TEXT_LIMIT],
-            "error": "" if bytes(error) == b"null" else self._error_text(error),
-            "correlation": correlation_of(row),
-        }
-        if isinstance(event, ev.StepFailed | ev.StepRefused):
-            facts |= {"step": event.name, "attempt": getattr(event, "attempt", 1)}
-        return facts
-
-    def _error_text(self, error: Raw) -> str:
-        try:
-            return self._codec.error_text(error)[:TEXT_LIMIT]
-        except ValueCodecError as unreadable:
-            return str(unreadable)
+def _error_text(error: Raw, codec: Codec) -> str:
+    try:
+        return codec.error_text(error)[:TEXT_LIMIT]
+    except ValueCodecError as unreadable:
+        return str(unreadable)
 
 
 _STATUSES = {
@@ -128,23 +110,31 @@ _NAMES: dict[type[ev.Event], str] = {
 }  # fmt: skip
 
 
-def news_of(row: RunRow, options: RunOptions, event: ev.Event, codec: Codec) -> list[Happening]:
+def news_of(row: RunRow, options: RunOptions, event: ev.Event, codec: Codec) -> list[Emission]:
     """What others may want to know of an event. What such an event has set in motion is no news itself, else a
     handler that fails would be handled for ever."""
     name = _NAMES.get(type(event))
-    return [] if name is None or options.quiet else [Happening(name, row, event, codec)]
+    if name is None or options.quiet:
+        return []
+    try:
+        return [_happening(name, row, event, codec)]
+    except ValueCodecError as error:  # a transform that fails for a while must not keep a run from being set aside
+        logger.error("event %s of run %s is not emitted: %s", name, row.id, error)
+        return []
 
 
 # -- delivering
 
 
-class Postman:
-    """Brings domain events to the subscriptions of one app, `batch` at a time, so that no transaction is long."""
+class EventDelivery:
+    """Brings domain events to the subscriptions of one app, `batch` at a time, so that no transaction is long. `stale`
+    says that some may have come."""
 
     def __init__(self, store: Store, codec: Codec, batch: int = 200) -> None:
         self._store = store
         self._codec = codec
         self._batch = batch
+        self.stale = True
 
     def deliver(self) -> bool:
         """Deliver a batch; whether there was anything."""
@@ -158,7 +148,8 @@ class Postman:
                 break
         if deliveries:
             self._store.deliver(deliveries)
-        return bool(deliveries)
+        self.stale = bool(deliveries)
+        return self.stale
 
     def _delivery(self, arrival: Arrival, limit: int) -> tuple[Delivery, int]:
         event = arrival.event

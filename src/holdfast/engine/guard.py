@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast.core.execution import Execution
-from holdfast.core.whereabouts import frames_of_users, line_of_thread, line_of_users, package_of
+from holdfast.core.source_lines import frames_of_users, line_of_thread, line_of_users, package_of
 from holdfast.errors import WorkflowBlocked
 
 logger = logging.getLogger("holdfast.engine")

@@ -32,16 +32,12 @@ class Pulse:
         self.turn = now
         self.commit: float | None = None
         self.trouble = ""
-        self.lost = ""  # the store is gone for good, as far as this process can tell
-        self.strain = ""
 
     def beaten(self, now: float) -> None:
         self.heartbeat, self.trouble = now, ""
 
     def problem(self, now: float, lease: float) -> str:
         """What is wrong, in words; empty if nothing is."""
-        if self.lost:
-            return self.lost
         if now - self.heartbeat > lease:
             why = f" ({self.trouble})" if self.trouble else ""
             return f"no heartbeat has reached the store for {now - self.heartbeat:.0f} s{why}"

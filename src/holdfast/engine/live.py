@@ -5,10 +5,10 @@ Nothing here touches the store or the executor; the reactor does, with what `Liv
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import itertools
 import logging
-import random
-import time
 from collections import deque
 from typing import Any
 
@@ -21,8 +21,9 @@ from holdfast.core.execution import Execution
 from holdfast.core.pending import FLAGS
 from holdfast.durations import in_words
 from holdfast.engine.attempts import RunWithSteps
+from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import emission_of, news_of, wait_of
-from holdfast.engine.owned import HELD, Delivery
+from holdfast.engine.owned import HELD, Delivery, Probe
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
     LETTERS,
@@ -32,6 +33,7 @@ from holdfast.engine.records import (
     HookLetter,
     OutcomeLetter,
     RunOptions,
+    StreamLetter,
     ask_child,
     child_message,
     control,
@@ -39,6 +41,7 @@ from holdfast.engine.records import (
     fingerprint,
     not_a_child,
     outcome_message,
+    printable,
     status_of,
     to_record,
 )
@@ -46,10 +49,11 @@ from holdfast.errors import (
     DamagedHistoryError,
     DecodeError,
     NondeterminismError,
+    Suspended,
     WorkerLostError,
     WorkflowBlocked,
 )
-from holdfast.ports import Change, Letter, Message, NewRun, Status, Unsubscription
+from holdfast.ports import Change, Letter, Message, NewRun, Outcome, Status, Unsubscription
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -57,7 +61,10 @@ logger = logging.getLogger("holdfast.engine")
 A_MOMENT = 1_000_000
 """A run that has waited longer for its first worker records when its time begins."""
 
-BEFORE_THE_CODE = (ev.RunStarted, ev.RunTakenUp, ev.RunPaused, ev.RunResumed)
+BEFORE_THE_CODE = (ev.RunStarted, ev.RunTakenUp, ev.RunProbed, ev.MessageDropped, ev.RunPaused, ev.RunResumed)
+
+MAX_PROBES = 2
+"""Code that has taken so many workers down after the first is not activated again before a person has looked."""
 
 
 class LiveRun(RunWithSteps):
@@ -67,9 +74,9 @@ class LiveRun(RunWithSteps):
 
     def advance(self, now: int, budget: float) -> bool:
         """Deliver what has arrived, for at most `budget` seconds; whether there is more to do."""
-        end = time.perf_counter() + budget
+        end = self.clock.monotonic() + budget
         try:
-            if self._gone():
+            if self._gone() or self._waits_for_probe(now):
                 return False
             if self.execution is None and not self._open(now):
                 return False
@@ -93,6 +100,9 @@ class LiveRun(RunWithSteps):
             logger.exception("run %s can't go on", self.row.id, extra=self.log_fields)
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
+        except (GeneratorExit, Suspended) as error:  # our own words, in the mouth of somebody else's code
+            self._set_aside(now, error, "diverged")
+            return bool(self.deliveries)
         return more
 
     def _gone(self) -> bool:
@@ -101,14 +111,16 @@ class LiveRun(RunWithSteps):
     def _caught_up(self, now: int, end: float) -> bool:
         """Whether the code is where its history ends; a run that continues as new begins again here."""
         while self._replay is not None and not self.released:
-            if time.perf_counter() > end or not self._catch_up(now, end):
+            if self.clock.monotonic() > end or not self._catch_up(now, end):
                 return False
         return not self.released
 
     def _open(self, now: int) -> bool:
         """Decide what a run that was just claimed needs: nothing, an answer, or its code."""
-        self._history = [ev.from_json(payload) for payload in self.payloads]
-        self.payloads = []
+        if self.probe is Probe.ANNOUNCED:
+            self._start_execution()
+            return True
+        self._read_history()
         gap = self._find_gap()
         if (self.row.status in HELD or Status(self.row.status).is_final) and not self._handle_at_the_door(now):
             self.release(now)
@@ -126,8 +138,66 @@ class LiveRun(RunWithSteps):
             self._append_outside(ev.RunTakenUp(ts=now))
         elif not self.row.durable and self.row.losses and not self._begin_anew_after_loss(now):
             return False
+        if self.cautious and self.row.durable:
+            if not self._is_killer(now):
+                self.probe = Probe.WANTED
+            return False
         self._start_execution()
         return True
+
+    def _read_history(self) -> None:
+        if self.damage:
+            raise DecodeError(self.damage)
+        try:
+            self._history = [ev.from_json(payload) for payload in self.payloads]
+        except msgspec.DecodeError as error:
+            raise DecodeError(
+                f"an event in the history of run {self.row.id} can't be read: {error}; cancel the run, or restore the store "
+                "from a backup and resume it"
+            ) from error
+        self.payloads = []
+
+    # -- code that may have taken its worker down
+
+    def _waits_for_probe(self, now: int) -> bool:
+        """Whether the code would go on only after that was announced: until it has made progress, whatever reaches it
+        may be what made it take a worker down."""
+        if self.probe is Probe.NONE and self.cautious and self.execution is not None and self.row.durable:
+            due = self.next_due()
+            if self.deliveries or (due is not None and due <= now):
+                self.probe = Probe.WANTED
+        return self.probe is Probe.WANTED
+
+    def _is_killer(self, now: int) -> bool:
+        """Whether its code has taken down enough workers; then it is set aside."""
+        announced = itertools.takewhile(lambda event: isinstance(event, ev.RunProbed), reversed(self._history))
+        # The first loss of a row came unannounced, and a worker that stops in peace counts none.
+        self.blame = min(sum(1 for _ in announced), self.row.losses - 1)
+        if self.blame < MAX_PROBES:
+            return False
+        error = WorkerLostError(
+            f"the code of workflow {self.row.workflow!r} took its worker down {self.row.losses} times, each time before "
+            "anything more was recorded; look at what it does to its process (memory, native code, os._exit), move that into "
+            "a step, then resume the run"
+        )
+        self._set_aside(now, error, "lost")
+        return True
+
+    def announce_probe(self, now: int) -> None:
+        """From the commit of this on, the run's code may be activated. Outcomes that it is to see are safe by then."""
+        self.probe = Probe.ANNOUNCED
+        self._keep_outcomes(self.kept_outcomes())
+        event = ev.RunProbed(ts=now, worker=self.me.worker)
+        if self.execution is None:
+            self._append_outside(event)
+        else:
+            self._note(event)
+
+    def probe_is_over(self) -> None:
+        """Its code has gone as far as it can, and the worker lives."""
+        self.probe = Probe.NONE
+        if self.execution is not None and not self.execution.steps and not self.released:
+            self._progressed()
 
     def _begins_at(self, last: ev.Event) -> int:
         """When the run, or its next attempt, is to begin; 0 if it has begun."""
@@ -146,10 +216,12 @@ class LiveRun(RunWithSteps):
         """Somebody ordered something of a run whose time has not come. All else stays in its inbox until then."""
         untouched: dict[str, Any] = {} if isinstance(last, ev.AttemptFailed) else {"started_at": None}
         for letter in self.deliveries:
-            if not isinstance(letter, Letter) or LETTERS[letter.kind] is not ControlLetter:
+            if not isinstance(letter, Letter) or LETTERS.get(letter.kind, ControlLetter) is not ControlLetter:
                 continue
-            body: ControlLetter = msgspec.json.decode(letter.body, type=ControlLetter)
             self._change.consumed.append(letter.id)
+            body = self._read_letter(letter, now)
+            if body is None:
+                continue
             if letter.kind == "cancel":
                 self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
                 return
@@ -187,6 +259,7 @@ class LiveRun(RunWithSteps):
         self.execution.parent_id = self.row.parent_id
         self.execution.root_id = self.row.root_id or self.row.id
         self.execution.secret = self.me.secret
+        self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
         passed = 0 if self.is_new and not self._has_begun() else self._last_committed
@@ -197,20 +270,16 @@ class LiveRun(RunWithSteps):
         opened = False
         kept: deque[Delivery] = deque()
         for letter in self.deliveries:
-            if (
-                opened
-                or not isinstance(letter, Letter)
-                or letter.kind not in ("resume", "retry", "cancel", "watch", "pause")
-            ):
+            if opened or not isinstance(letter, Letter) or LETTERS.get(letter.kind, ControlLetter) is not ControlLetter:
                 if not Status(self.row.status).is_final or opened:
                     kept.append(letter)
                 elif isinstance(letter, Letter):
                     self._change.consumed.append(letter.id)
                 continue
-            body: ControlLetter = msgspec.json.decode(letter.body, type=ControlLetter)
             self._change.consumed.append(letter.id)
             self._orders.append(letter.id)
-            if not self._notify_later(body):
+            body = self._read_letter(letter, now)
+            if body is None or not self._notify_later(body):
                 continue
             if letter.kind == "watch":
                 if Status(self.row.status).is_final:
@@ -220,6 +289,9 @@ class LiveRun(RunWithSteps):
                 opened = True
             elif letter.kind == "retry" and Status(self.row.status).is_final:  # it has succeeded meanwhile
                 self._change.messages.append(child_message(self.row, self._history[-1]))
+            elif letter.kind == "cancel" and self.row.stuck == "lost":  # not even its clean-up may run
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                break
             elif self.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
                 self._append_outside(ev.RunResumed(ts=now))
                 self._unhold()
@@ -262,20 +334,33 @@ class LiveRun(RunWithSteps):
         """Replay, a slice at a time; whether the end of history is reached."""
         assert self.execution is not None
         assert self._replay is not None
-        started = time.perf_counter()
+        started = self.clock.monotonic()
         self.guard.enter(self.execution)
         try:
             for _ in self._replay:
-                if time.perf_counter() > end:
+                if self.clock.monotonic() > end:
                     return False
         finally:
             self.guard.leave()
-            self.replay_seconds += time.perf_counter() - started
+            self.replay_seconds += self.clock.monotonic() - started
         self._replay = None
         self._weigh_losses()
         self._history = []
+        self._outcomes_at_hand = set(map(self._outcome_of, self.deliveries))
         self._settle(now)
         return True
+
+    def _outcome_of(self, arrival: Delivery) -> str:
+        """The step whose outcome waits to be delivered, empty if it is something else."""
+        if isinstance(arrival, Outcome):
+            return arrival.attempt.cmd
+        if arrival.kind != "outcome":
+            return ""
+        try:
+            body: OutcomeLetter = msgspec.json.decode(arrival.body, type=OutcomeLetter)
+        except msgspec.DecodeError:
+            return ""
+        return body.cmd if body.run_no == self.row.no else ""
 
     def _weigh_losses(self) -> None:
         """See what the history knows of losses. Only the first start of a row of losses may not have been recorded,
@@ -288,7 +373,9 @@ class LiveRun(RunWithSteps):
                 self._announced[event.cmd] = event.worker
             elif isinstance(event, ev.StepStarted):
                 self._announced.pop(event.cmd, None)
-            elif isinstance(event, ev.StepLost) and self._announced.get(event.cmd, event.worker) != event.worker:
+            elif isinstance(event, ev.StepLost) and (
+                event.company or self._announced.get(event.cmd, event.worker) != event.worker
+            ):
                 self._spared[event.cmd] = self._spared.get(event.cmd, 0) + 1
         for cmd, command in suspects.items():
             self._unrecorded[cmd] = int(self.row.losses > command.losses + int(command.started))
@@ -302,22 +389,31 @@ class LiveRun(RunWithSteps):
                 self._take_outcome(arrival, now)
             if self.released or self._replay is not None:
                 return False
-            if time.perf_counter() > end:
+            if self.clock.monotonic() > end:
                 return bool(self.deliveries)
         return False
 
     def _fire_timers(self, now: int, end: float) -> bool:
         assert self.execution is not None
         execution = self.execution
+        by = execution.time - now
+        if by - execution.ahead > AHEAD and self.row.durable:
+            self._note(ev.ClockSetBack(ts=now, by=by))
+            self.retries = [
+                (execution.steps[cmd].command.not_before, cmd) for _, cmd in self.retries if cmd in execution.steps
+            ]
+            heapq.heapify(self.retries)
         if self._timeout is not None and now >= execution.started_at + self._timeout and not execution.cancelling:
             reason = f"run {self.row.id} took longer than its timeout of {in_words(self._timeout)}"
             self._deliver(ev.CancelRequested(ts=now, reason=reason, timed_out=True), now)
         while self._replay is None and not self.released:
-            timer = execution.next_timer()
-            if timer is None or timer.due > now:
+            due = execution.next_due()
+            if due is None or due > now:
                 break
-            if time.perf_counter() > end:
+            if self.clock.monotonic() > end:
                 return True
+            timer = execution.next_timer()
+            assert timer is not None
             timer.ts = now
             self._deliver(timer, now)
         while self.retries and self.retries[0][0] <= now:
@@ -392,11 +488,11 @@ class LiveRun(RunWithSteps):
         elif isinstance(command, co.StartChild):
             change.children.append(self._child(command, now))
             if command.again:
-                change.messages.append(ask_child(command.child_id, "retry", self.row.id, command.cmd))
+                change.messages.append(ask_child(self.codec, command.child_id, "retry", self.row.id, command.cmd))
         elif isinstance(command, co.WatchChild):
-            change.messages.append(ask_child(command.child_id, "watch", self.row.id, command.cmd))
+            change.messages.append(ask_child(self.codec, command.child_id, "watch", self.row.id, command.cmd))
         elif isinstance(command, co.CancelChild):
-            change.messages.append(control(command.child_id, "cancel", command.reason))
+            change.messages.append(control(command.child_id, "cancel", command.reason, child_of=self.row.id))
         elif isinstance(command, co.OpenHook | co.CloseHook):
             if command.where is not None:
                 opened = isinstance(command, co.OpenHook)
@@ -426,7 +522,12 @@ class LiveRun(RunWithSteps):
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
         started = ev.RunStarted(
-            seq=1, ts=now + delay, workflow=command.name, input=command.args, seed=random.getrandbits(63), flags=FLAGS
+            seq=1,
+            ts=now + delay,
+            workflow=command.name,
+            input=command.args,
+            seed=int(self.clock.random() * 2**53),
+            flags=FLAGS,
         )
         head_start = 0 if delay else priority * PRIORITY_HEAD_START  # it must not begin a delayed run early
         return NewRun(
@@ -452,7 +553,9 @@ class LiveRun(RunWithSteps):
     def _open_letter(self, letter: Letter, now: int) -> None:
         assert self.execution is not None
         self._change.consumed.append(letter.id)
-        body: Any = msgspec.json.decode(letter.body, type=LETTERS[letter.kind])
+        body = self._read_letter(letter, now)
+        if body is None:
+            return
         if isinstance(body, HookLetter):
             if not (body.token and self.execution.was_answered(body.token)):
                 self._deliver(
@@ -465,13 +568,30 @@ class LiveRun(RunWithSteps):
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):
             self._open_outcome_letter(body, now)
+        elif isinstance(body, StreamLetter):
+            if body.run_no == self.row.no:
+                self.stream(body.cmd, body.attempt, body.ts, bytes(body.item))
         elif letter.kind == "cancel":
+            self._cancel = letter
             if self.execution.cancelling is None:
                 self._deliver(ev.CancelRequested(ts=now, reason=body.reason), now)
         elif letter.kind == "pause":
             self._hold(now, ev.RunPaused(ts=now, reason=body.reason), Status.PAUSED, body.reason, "")
         elif letter.kind in ("retry", "watch"):
             self._notify_later(body)
+
+    def _read_letter(self, letter: Letter, now: int) -> Any:
+        """What a message says; None if nobody can read it, which is recorded, so that it troubles nobody again."""
+        try:
+            return msgspec.json.decode(letter.body, type=LETTERS[letter.kind])
+        except (msgspec.DecodeError, KeyError) as error:
+            logger.warning("run %s: a message can't be read: %s", self.row.id, error, extra=self.log_fields)
+            event = ev.MessageDropped(ts=now, message=printable(letter.kind), reason=printable(error))
+            if self.execution is None:
+                self._append_outside(event)
+            else:
+                self._note(event)
+            return None
 
     def _open_child_letter(self, body: ChildLetter, now: int) -> None:
         assert self.execution is not None
@@ -497,7 +617,11 @@ class LiveRun(RunWithSteps):
             return
         command = step.command
         failed = bytes(body.error) != b"null"
+        was_awaited = body.cmd in self._outcomes_at_hand
+        self._outcomes_at_hand.discard(body.cmd)
         if failed and (body.attempt != command.attempt or body.cmd in self.inflight):
+            if was_awaited:
+                self._schedule(command, now)
             return  # the step is being tried again: this failure is history
         self._drop_attempt(body.cmd)
         self._keep_logs(body.cmd, body.attempt, None if body.logs == ev.NULL else bytes(body.logs))
@@ -557,40 +681,72 @@ class LiveRun(RunWithSteps):
         self._end(end, now)
 
     def _set_aside(self, now: int, error: BaseException, stuck: str) -> None:
-        """The code can't go on: take back what isn't committed, keep every outcome, and say why."""
+        """The code can't go on: take back what isn't committed, keep every outcome, and say why. Nothing here depends on
+        what the run's code, values or rows are like: a run that can't be set aside would end every worker in turn."""
         if self.execution is not None:
             self.execution.take()
-        cancel = next((d for d in self.deliveries if isinstance(d, Letter) and d.kind == "cancel"), None)
+        reason = printable(error)
+        letters = [d for d in self.deliveries if isinstance(d, Letter)]
+        cancel = next((letter for letter in letters if letter.kind == "cancel"), self._cancel)
         outcomes = self.kept_outcomes()
         self.deliveries.clear()
         self.to_schedule.clear()
         self._change = Change(no=self.row.no, consumed=self._orders)
-        self._change.messages = [outcome_message(self.row.id, outcome, self.me.worker) for outcome in outcomes]
-        encoded = Raw(self.codec.encode_error(error))
+        self._keep_outcomes(outcomes)
+        if self.execution is None:
+            self._answer_orders(letters)
         if cancel is not None:
             self._history = []
-            end = ev.RunCancelled(
-                seq=self._last_committed + 1,
-                ts=now,
-                reason=f"cancelled while its code could not go on: {error}",
-            )
+            end = ev.RunCancelled(ts=now, reason=f"cancelled while its code could not go on: {reason}")
             self._change.consumed.append(cancel.id)
-            self._change.records.append(to_record(end))
+            self._append_record(end)
             self._end(end, now)
         elif stuck == "diverged" and self.row.build != self.me.build and self.row.build in self.me.others:
             # Another worker still has the code that made this history.
             self._leave({"status": Status.PENDING, "wake_at": now + 1_000_000})
         else:
-            event = ev.RunStuck(seq=self._last_committed + 1, ts=now, reason=str(error), error=encoded)
-            self._change.records.append(to_record(event))
+            event = ev.RunStuck(ts=now, reason=reason, error=self._encoded(error))
+            self._append_record(event)
             self._tell(event)
-            logger.error("run %s is set aside: %s", self.row.id, error, extra=self.log_fields)
-            self._leave({"status": Status.STUCK, "held": 1, "reason": str(error), "stuck": stuck, "wake_at": None})
+            logger.error("run %s is set aside: %s", self.row.id, reason, extra=self.log_fields)
+            self._leave(
+                {"status": Status.STUCK, "held": 1, "reason": reason, "stuck": stuck, "wake_at": None, "losses": 0}
+            )
+
+    def _keep_outcomes(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            try:
+                self._change.messages.append(outcome_message(self.row.id, outcome, self.me.worker))
+            except Exception:
+                logger.exception(
+                    "the outcome of step %r of run %s can't be kept, so the step will be executed again",
+                    outcome.attempt.step, self.row.id, extra=self.log_fields,
+                )  # fmt: skip
+
+    def _answer_orders(self, letters: list[Letter]) -> None:
+        """Its code was not even begun, so nobody will read these: left where they are they would wake it for ever."""
+        for letter in letters:
+            if letter.kind == "cancel" or LETTERS.get(letter.kind, ControlLetter) is not ControlLetter:
+                continue
+            self._change.consumed.append(letter.id)
+            with contextlib.suppress(msgspec.DecodeError, KeyError):
+                self._notify_later(msgspec.json.decode(letter.body, type=LETTERS[letter.kind]))
+
+    def _encoded(self, error: BaseException) -> Raw:
+        try:
+            return Raw(self.codec.encode_error(error))
+        except BaseException as why:  # a transform of the codec fails, or the error itself; the reason is told in words
+            logger.error("the error of run %s can't be encoded: %s", self.row.id, printable(why), extra=self.log_fields)
+            return ev.NULL
 
     def refuse(self, now: int, error: BaseException) -> None:
-        """What it has come to can't be written: nobody can go on with it until its code is mended."""
+        """What it has come to can't be written: nobody can go on with it until its code is corrected."""
         self.released = False
         self._set_aside(now, error, "diverged")
+        if self._refused:  # nor can this be: then the least is written, which can
+            self._change = Change(no=self.row.no, columns=self._change.columns)
+            self._append_record(ev.RunStuck(ts=now, reason=printable(error)))
+        self._refused = True
 
     def _hold(self, now: int, event: ev.Event, status: str, reason: str, stuck: str) -> None:
         self._note(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from enum import Enum
 
 import msgspec
 from msgspec import Raw
@@ -11,40 +12,62 @@ from msgspec import Raw
 from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
+from holdfast.core.definitions import WorkflowOptions
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions
 from holdfast.engine.guard import Guard
-from holdfast.engine.records import RunOptions
+from holdfast.engine.records import RunOptions, to_record
 from holdfast.errors import DamagedHistoryError
-from holdfast.ports import Attempt, Change, Claimed, Letter, Outcome, Status
+from holdfast.ports import Attempt, Change, Claimed, Clock, Letter, Outcome, RunRow, Status
 
 HELD = (Status.PAUSED, Status.STUCK)
 Delivery = Outcome | Letter
 
 
 class Identity(msgspec.Struct):
-    """Who owns the run: a worker's id and build, the builds of the other workers that live, and whether suspects get
-    a process of their own."""
+    """Who owns the run: a worker's id and build, the other workers that lived when it last looked and their builds, how
+    often it has looked, and whether suspects get a process of their own."""
 
     worker: str
     build: str
     secret: bytes = b""
     others: set[str] = set()
+    peers: frozenset[str] = frozenset()
+    looks: int = 0
     isolates: bool = True
+
+
+class Probe(Enum):
+    """Where a run that has lost its worker stands: whether its code may be activated. One at a time is announced."""
+
+    NONE = "none"
+    WANTED = "wanted"
+    ANNOUNCED = "announced"
+
+
+def read_options(row: RunRow) -> tuple[RunOptions, str]:
+    """The options of a run, and what is wrong with them."""
+    try:
+        return msgspec.json.decode(row.options, type=RunOptions), ""
+    except msgspec.DecodeError as error:
+        return RunOptions(), f"the options of run {row.id} in the store can't be read: {error}"
 
 
 class OwnedRun:
     """Keeps the change that the next commit will write for a run."""
 
-    def __init__(self, claimed: Claimed, app: Definitions, greenlets: Greenlets, guard: Guard, me: Identity) -> None:
+    def __init__(
+        self, claimed: Claimed, app: Definitions, greenlets: Greenlets, guard: Guard, me: Identity, clock: Clock
+    ) -> None:
         self.row = claimed.row
         self.me = me
+        self.clock = clock
         self.app = app
         self.codec: Codec = app.codec
         self.greenlets = greenlets
         self.guard = guard
-        self.options = msgspec.json.decode(claimed.row.options, type=RunOptions)
+        self.options, self.damage = read_options(claimed.row)
         self.payloads = claimed.payloads
         self.execution: Execution | None = None
         self.deliveries: deque[Delivery] = deque(claimed.letters)
@@ -54,11 +77,12 @@ class OwnedRun:
         self.unconfirmed: list[Outcome] = []
         self.cautious = claimed.row.losses > 0
         self.shown: str = claimed.row.status
-        self.idle_since = 0.0
         self.replay_seconds = 0.0
+        self.claimed_at_look = me.looks
+        self.probe = Probe.NONE
+        self.blame = 0  # how many workers were lost right after its code was announced to go on
         self.released = False
         self.broken = False
-        self.scheduled_due: int | None = None
         self.resumed = len(claimed.payloads) > 1
         self.is_new = claimed.is_first
         self.checkpoints: dict[str, bytes] | None = None
@@ -69,13 +93,18 @@ class OwnedRun:
         self._change = Change(no=self.row.no)
         self._replay: Iterator[None] | None = None
         self._history: list[ev.AnyEvent] = []
-        self._last_committed = claimed.row.base_seq + len(claimed.payloads) - 1
+        self._last_committed = max(claimed.row.base_seq + len(claimed.payloads) - 1, claimed.row.end_seq)
         self._unrecorded: dict[str, int] = {}
         self._announced: dict[str, str] = {}
+        self._announced_here: dict[str, co.ScheduleStep] = {}
+        self._outcomes_at_hand: set[str] = set()
         self._spared: dict[str, int] = {}
+        self._company: dict[str, int] = {}
         self._orders: list[int] = []
+        self._cancel: Letter | None = None  # was read, and is not committed yet
         self._timeout: int | None = None
-        self._retain: int | None = None
+        self._retain = WorkflowOptions().retain
+        self._refused = False
 
     def _find_gap(self) -> DamagedHistoryError | None:
         """What is missing from the history: numbers have no gaps, and the run's row says up to where there were some."""
@@ -100,8 +129,8 @@ class OwnedRun:
         """When time alone will bring this run forward."""
         if self.execution is None:
             return None
-        timer = self.execution.next_timer()
-        dues = [timer.due] if timer is not None else []
+        due = self.execution.next_due()
+        dues = [due] if due is not None else []
         if self.retries:
             dues.append(self.retries[0][0])
         if self._timeout is not None and self.execution.cancelling is None:
@@ -132,10 +161,17 @@ class OwnedRun:
             change.columns.setdefault("end_seq", change.records[-1].seq if change.records else self._last_committed)
         return change
 
+    def _append_record(self, event: ev.Event) -> None:
+        """Append to the history behind all that is to be committed, whether the code is in memory or not."""
+        records = self._change.records
+        event.seq = (records[-1].seq if records else self._last_committed) + 1
+        records.append(to_record(event))
+
     def confirmed(self, change: Change) -> None:
         """The change is committed: outcomes in it are safe."""
         self.unconfirmed.clear()
         self._orders.clear()
+        self._cancel = None
         if change.records:
             self._last_committed = change.records[-1].seq
 

@@ -10,8 +10,8 @@ from msgspec import Raw
 
 from holdfast.codec import Codec
 from holdfast.core import events as ev
-from holdfast.errors import RunExistsError
-from holdfast.ports import Message, Outcome, Record, RunRow, Status
+from holdfast.errors import RunExistsError, RunNotFoundError
+from holdfast.ports import Attempt, Message, Outcome, Record, RunRow, Status
 
 
 def to_record(event: ev.Event) -> Record:
@@ -90,6 +90,16 @@ class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     emitted: tuple[ev.Emitted, ...] = ()
 
 
+class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a step has given to those who watch, while its run was out of memory."""
+
+    run_no: int
+    cmd: str
+    attempt: int
+    ts: int
+    item: Raw
+
+
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Cancel, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
 
@@ -102,6 +112,7 @@ LETTERS: dict[str, type[Any]] = {
     "hook": HookLetter,
     "child": ChildLetter,
     "outcome": OutcomeLetter,
+    "stream": StreamLetter,
     "cancel": ControlLetter,
     "pause": ControlLetter,
     "resume": ControlLetter,
@@ -110,16 +121,36 @@ LETTERS: dict[str, type[Any]] = {
 }
 
 
-def control(run_id: str, kind: str, reason: str = "", *, late: bool = False) -> Message:
+def control(
+    run_id: str,
+    kind: str,
+    reason: str = "",
+    *,
+    late: bool = False,
+    run_no: int | None = None,
+    child_of: str | None = None,
+) -> Message:
+    body = msgspec.json.encode(ControlLetter(reason=reason))
     return Message(
-        run_id=run_id, kind=kind, body=msgspec.json.encode(ControlLetter(reason=reason)), control=True, late=late
-    )
+        run_id=run_id, kind=kind, body=body, control=True, late=late, run_no=run_no, child_of=child_of
+    )  # fmt: skip
 
 
-def ask_child(child_id: str, kind: str, parent_id: str, cmd: str) -> Message:
+def ask_child(codec: Codec, child_id: str, kind: str, parent_id: str, cmd: str) -> Message:
     """Watch a child, or retry it: its outcome is for the command `cmd` of its parent."""
     body = msgspec.json.encode(ControlLetter(parent_id=parent_id, parent_cmd=cmd))
-    return Message(run_id=child_id, kind=kind, body=body, control=True, late=True)
+    gone = child_gone(codec, child_id, parent_id, cmd)
+    return Message(run_id=child_id, kind=kind, body=body, control=True, late=True, if_gone=gone)
+
+
+def child_gone(codec: Codec, child_id: str, parent_id: str, cmd: str) -> Message:
+    """What a run is told that waits for a child which was deleted: its outcome will never be known."""
+    error = RunNotFoundError(
+        f"child run {child_id!r} was deleted, so its result is not known; wait for children before their time of retention "
+        "has passed, and cancel those that are not wanted",
+        run_id=child_id,
+    )
+    return _failed_child(codec, child_id, parent_id, cmd, error)
 
 
 def not_a_child(codec: Codec, child_id: str, parent_id: str, cmd: str) -> Message:
@@ -129,6 +160,10 @@ def not_a_child(codec: Codec, child_id: str, parent_id: str, cmd: str) -> Messag
         f"step, with app.get_run({child_id!r})",
         run_id=child_id,
     )
+    return _failed_child(codec, child_id, parent_id, cmd, error)
+
+
+def _failed_child(codec: Codec, child_id: str, parent_id: str, cmd: str, error: BaseException) -> Message:
     letter = ChildLetter(cmd=cmd, child_id=child_id, status=Status.FAILURE, error=Raw(codec.encode_error(error)))
     return Message(run_id=parent_id, kind="child", body=msgspec.json.encode(letter))
 
@@ -150,6 +185,15 @@ def child_message(row: RunRow, end: ev.Event) -> Message:
     )
 
 
+def printable(what: object) -> str:
+    """Whatever it is, as a text that every store can hold."""
+    try:
+        text = str(what)
+    except BaseException:  # the code of users makes it, and may do anything
+        text = f"<{type(what).__name__} whose text can't be made>"
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
 def fingerprint(name: str, call: bytes) -> bytes:
     """The same for the same workflow with the same arguments."""
     return hashlib.sha256(name.encode() + b"\0" + call).digest()
@@ -168,6 +212,14 @@ def status_of(end: ev.Event) -> str:
 
 def emitted_by(outcome: Outcome) -> tuple[ev.Emitted, ...]:
     return tuple(ev.Emitted(name=name, key=key, payload=Raw(payload)) for name, key, payload in outcome.emitted)
+
+
+def stream_message(attempt: Attempt, ts: int, item: bytes) -> Message:
+    """An item for whoever owns the run now."""
+    letter = StreamLetter(
+        run_no=attempt.run_no, cmd=attempt.cmd, attempt=attempt.streams_as or attempt.number, ts=ts, item=Raw(item)
+    )
+    return Message(run_id=attempt.run_id, kind="stream", body=msgspec.json.encode(letter))
 
 
 def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:

@@ -97,9 +97,13 @@ def declare(declared: ScheduleRow, known: ScheduleRow | None, now: int) -> Sched
 
 def retimed(row: ScheduleRow, spec: bytes, now: int) -> ScheduleRow:
     """A schedule with another spec. Its next tick stays the same if its times do."""
-    before, row = read_spec(row), msgspec.structs.replace(row, spec=spec)
+    try:
+        before = read_spec(row).timing
+    except (msgspec.DecodeError, TypeError):  # it was damaged, and no longer is
+        before = None
+    row = msgspec.structs.replace(row, spec=spec)
     after = read_spec(row)
-    if before.timing != after.timing and not row.paused:
+    if before != after.timing and not row.paused:
         row.next_at = next_tick(after, now)
     return row
 
@@ -113,17 +117,24 @@ def set_back(row: ScheduleRow, now: int) -> ScheduleRow | None:
     return msgspec.structs.replace(row, next_at=next_at) if next_at is not None and next_at < row.next_at else None
 
 
+def _paused(row: ScheduleRow, error: Exception) -> ScheduleChange:
+    """A schedule that was damaged, or made by another version, or lives in a zone that is unknown here."""
+    logger.error("schedule %r can't go on", row.name, exc_info=error)
+    reason = f"its next tick can't be told: {type(error).__name__}: {error}"
+    return ScheduleChange(row=msgspec.structs.replace(row, paused=True, next_at=None, reason=reason))
+
+
 class Ticks:
-    """An engine's part: makes known what its code declares, and starts what is due. `next_at` is when to look again;
-    `unknown` says that somebody may have changed that."""
+    """An engine's part: makes known what its code declares, and starts what is due. `due_at` is when to look again;
+    `stale` says that somebody may have changed that."""
 
     def __init__(self, app: Definitions, store: Store, names: Sequence[str], fires: bool) -> None:
         self._app = app
         self._store = store
         self._fires = fires
         self.learn(names)
-        self.next_at: int | None = None
-        self.unknown = fires
+        self.due_at: int | None = None
+        self.stale = fires
         self._looked_at = 0
 
     def learn(self, names: Sequence[str]) -> None:
@@ -133,10 +144,10 @@ class Ticks:
         self.names = sorted(self._declared)
 
     def look(self) -> None:
-        self.unknown = self._fires
+        self.stale = self._fires
 
     def have_come(self, now: int) -> bool:
-        return self.unknown or (self.next_at is not None and self.next_at <= now)
+        return self.stale or (self.due_at is not None and self.due_at <= now)
 
     def declare(self) -> None:
         """Let the store know the schedules that this code declares, and forget those that no live code does. What a
@@ -156,7 +167,12 @@ class Ticks:
         """What is to be done about a schedule that is known, beside what code says of it."""
         if self._has_vanished(row):
             return [ScheduleChange(row=row, delete=True)]
-        earlier = set_back(row, now) if row.workflow in self._names else None
+        if row.workflow not in self._names or row.damage:
+            return []
+        try:
+            earlier = set_back(row, now)
+        except Exception as error:
+            return [_paused(row, error)]
         return [] if earlier is None else [ScheduleChange(row=earlier)]
 
     def fire(self) -> bool:
@@ -165,11 +181,11 @@ class Ticks:
         self._looked_at = now
         if now < before:  # the clock was set back
             self.declare()
-        self.unknown = False
-        self.next_at = self._store.next_tick(self._names)
-        if self.next_at is None or self.next_at > now:
+        self.stale = False
+        self.due_at = self._store.next_tick(self._names)
+        if self.due_at is None or self.due_at > now:
             return False
-        self.unknown = True  # there may be more, and there is a next tick
+        self.stale = True  # there may be more, and there is a next tick
         changes = [self._advance(row, now) for row in self._store.due_schedules(self._names, BATCH)]
         saved = set(self._store.save_schedules(changes)) if changes else set()
         return any(change.runs and change.row.name in saved for change in changes)
@@ -184,10 +200,8 @@ class Ticks:
             return ScheduleChange(row=msgspec.structs.replace(row, paused=True, next_at=None, reason=reason))
         try:
             return advance(self._app, row, now)
-        except Exception as error:  # made by another version, or a zone that is unknown here
-            logger.exception("schedule %r can't go on", row.name)
-            reason = f"its next tick can't be told: {type(error).__name__}: {error}"
-            return ScheduleChange(row=msgspec.structs.replace(row, paused=True, next_at=None, reason=reason))
+        except Exception as error:
+            return _paused(row, error)
 
     def _has_vanished(self, row: ScheduleRow) -> bool:
         """Whether it was declared by code that no longer does. Workers may know different parts of an app, and old and

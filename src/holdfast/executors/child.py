@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextvars
+import fcntl
 import importlib
 import importlib.util
 import logging
 import os
 import select
+import signal
 import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Raw
 
+from holdfast.codec import Codec
 from holdfast.core.context import StepContext
 from holdfast.core.definitions import StepDefinition
-from holdfast.core.registry import Definitions, find_app
-from holdfast.errors import RetryableError, UnknownNameError
+from holdfast.core.registry import Definitions, find_app, importing_for_steps
+from holdfast.errors import UnknownNameError, WrongContextError
+from holdfast.executors.loops import keep_running
 from holdfast.executors.process import GOODBYE, receive, send
+from holdfast.executors.runner import Runner
+from holdfast.executors.runner import to_frame as outcome_to_frame
 from holdfast.executors.surroundings import Surroundings
-from holdfast.logs import install, set_levels, to_frame
-from holdfast.ports import Attempt
+from holdfast.logs import install, set_levels
+from holdfast.logs import to_frame as record_to_frame
+from holdfast.ports import Attempt, Outcome
+
+THREADS = 16
+"""For plain steps that share this process."""
 
 
 def load(frame: dict[str, Any]) -> Definitions:
@@ -56,38 +66,67 @@ def _import_script(file: str) -> None:
     spec.loader.exec_module(module)
 
 
+class Running:
+    """An async step under way."""
+
+    def __init__(self, future: Future[Outcome]) -> None:
+        self.future = future
+
+    def __call__(self) -> Outcome:
+        return self.future.result()
+
+
 class Executing:
-    """Executes the attempts that arrive, one at a time, for as long as the process lives."""
+    """Executes the attempts that arrive, for as long as the process lives."""
 
     def __init__(self, app: Definitions, sources: str) -> None:
         self._app = app
         self._sources = sources
         self._surroundings = Surroundings(app.arounds, app.replaced)
+        self._runner = Runner(app.codec, self._surroundings)
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def execute(self, context: StepContext) -> dict[str, Any]:
-        codec, step = context.codec, context.attempt.step
-        try:
-            definition = _find(self._app, step, self._sources)
-            result = contextvars.Context().run(self._call, definition, context)
-            encoded = codec.encode(result, f"the result of step {step!r}")
-        except BaseException as error:  # whatever a step raises is its outcome
-            after = error.retry_after_us if isinstance(error, RetryableError) else None
-            return {"error": codec.encode_error(error), "retry_after": after}
-        data = {key: bytes(value) for key, value in context.writes.items()}
-        return {"result": encoded, "data": data, "emitted": context.emitted}
+    def execute(self, context: RemoteContext) -> None:
+        """Execute an attempt, and finish it."""
+        begun = self._begin(context)
+        context.finish(begun if isinstance(begun, Outcome) else begun())
 
-    def _call(self, definition: StepDefinition, context: StepContext) -> Any:
-        if not definition.is_async:
-            return self._surroundings.execute(definition, context)
-        if self._loop is None:  # on a thread: async resources live on between the attempts too
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="holdfast-async", daemon=True).start()
-        attempt = self._surroundings.aexecute(definition, context)
+    def execute_all(self, contexts: list[RemoteContext]) -> None:
+        """The same for several at a time."""
+        with ThreadPoolExecutor(THREADS) as threads:
+            waiting: list[Future[Outcome]] = []
+            for context in contexts:
+                begun = self._begin(context)
+                if isinstance(begun, Outcome):
+                    context.finish(begun)
+                elif isinstance(begun, Running):
+                    begun.future.add_done_callback(context.finish_with)
+                    waiting.append(begun.future)
+                else:
+                    future = threads.submit(begun)
+                    future.add_done_callback(context.finish_with)
+                    waiting.append(future)
+            wait(waiting)
+
+    def _begin(self, context: StepContext) -> Outcome | Callable[[], Outcome]:
+        """An async step runs from now on; a plain one when what is given is called."""
         try:
-            return asyncio.run_coroutine_threadsafe(attempt, self._loop).result()
-        except concurrent.futures.CancelledError:  # what the step raised, in the words of another module
-            raise asyncio.CancelledError from None
+            definition = _find(self._app, context.attempt.step, self._sources)
+        except UnknownNameError as error:
+            return self._runner.failed(context, error)
+        if not definition.is_async:
+            return lambda: contextvars.Context().run(self._runner.run, definition, context)
+        if self._loop is None:
+            self._loop = self._start_loop()
+        # Its task gets the context of this thread, where there is no step.
+        return Running(asyncio.run_coroutine_threadsafe(self._runner.arun(definition, context), self._loop))
+
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
+        """On a thread: async resources live on between the attempts too."""
+        loop = asyncio.new_event_loop()
+        self._surroundings.loops.add(loop)
+        threading.Thread(target=keep_running, args=(loop, lambda: False), name="holdfast-async", daemon=True).start()
+        return loop
 
     def close(self) -> None:
         self._surroundings.close()
@@ -106,58 +145,123 @@ def _sources(frame: dict[str, Any]) -> str:
     return ", ".join(filter(None, [frame["main_file"], *frame["modules"]]))
 
 
-def _log_of(context: StepContext, pipe: socket.socket, lock: threading.Lock) -> Callable[[logging.LogRecord], bool]:
-    """The engine's process handles what a step logs: there is one set of handlers, and one place to read."""
+class Channel:
+    """This process's side of the pipe to the engine's, for all threads of the process."""
 
-    def log(record: logging.LogRecord) -> bool:
-        frame = {"heard": "log", "value": to_frame(record)}
-        with lock:
-            if context.on_log is None:  # a thread that the step has left behind; the engine hears the next one's
+    def __init__(self, pipe: socket.socket) -> None:
+        self.pipe = pipe
+        self.lock = threading.Lock()
+        self._pid = os.getpid()
+        # What a step forks must not keep the pipe open, nor write into it.
+        os.register_at_fork(after_in_child=pipe.close)
+
+    def is_here(self) -> bool:
+        """Whether this is the process that the engine has started, and not one that a step has forked."""
+        return os.getpid() == self._pid
+
+    def send(self, frame: dict[str, Any]) -> None:
+        try:
+            send(self.pipe, frame)
+        except OSError:  # the engine's process is gone
+            end_with_all()
+
+    def report(self, attempt: Attempt, kind: str, value: Any) -> None:
+        if not self.is_here():
+            raise WrongContextError(
+                f"step {attempt.step!r} reports from a process that it has forked, and nobody listens there; report from "
+                "the step itself"
+            )
+        with self.lock:
+            self.send({"heard": kind, "value": value, "token": attempt.token})
+
+
+class RemoteContext(StepContext):
+    """An attempt whose engine is in another process. That one handles what is logged: there is one set of handlers, and
+    one place to read."""
+
+    __slots__ = ("_channel", "_is_over")
+
+    def __init__(self, attempt: Attempt, codec: Codec, channel: Channel) -> None:
+        super().__init__(attempt, codec, channel.report)
+        self._channel = channel
+        self._is_over = False
+
+    def hear(self, record: logging.LogRecord) -> bool:
+        if not self._channel.is_here():
+            return False
+        frame = {"heard": "log", "value": record_to_frame(record), "token": self.attempt.token}
+        with self._channel.lock:
+            if self._is_over:  # a thread that the step has left behind; the engine hears the next one's
                 return False
-            send(pipe, frame)
+            self._channel.send(frame)
         return True
 
-    return log
+    def sign_of_life(self) -> None:
+        self.report("alive", None)
+
+    def finish_with(self, outcome: Future[Outcome]) -> None:
+        self.finish(outcome.result())
+
+    def finish(self, outcome: Outcome) -> None:
+        frame = {**outcome_to_frame(outcome), "token": self.attempt.token}
+        with self._channel.lock:
+            self._is_over = True
+            self._channel.send(frame)
 
 
-def _die_with_the_engine(pipe: socket.socket) -> None:
-    """Nobody waits for the step of an engine that is gone, and another one will execute it anew."""
-    poll = select.poll()
-    poll.register(pipe, 0)
-    poll.poll()
+def _context(frame: dict[str, Any], app: Definitions, channel: Channel) -> RemoteContext:
+    frame["data"] = {key: Raw(value) for key, value in frame["data"].items()}
+    return RemoteContext(Attempt(**frame), app.codec, channel)
+
+
+def end_with_all() -> NoReturn:
+    """End this process and all that its steps have started. Nobody waits for the step of an engine that is gone, and
+    another one will execute it anew."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
+def die_with_the_engine(life: int) -> None:
+    """End when the other side of a pipe is gone, in which nothing is ever written."""
+    engine = os.getppid()
+    if hasattr(fcntl, "F_SETSIG") and os.getpgrp() == os.getpid():
+        # Linux kills the group by itself: native code that holds the interpreter can't keep us from noticing.
+        fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(life, 0)  # it is told of nothing but its end
+        while not poll.poll(1_000) and os.getppid() == engine:  # what the engine's process has forked keeps it open
+            pass
+        end_with_all()
+
+    threading.Thread(target=watch, name="holdfast-life", daemon=True).start()
+
+
 def main() -> None:
-    pipe = socket.socket(fileno=int(sys.argv[1]))
-    setup = receive(pipe)
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    die_with_the_engine(int(sys.argv[2]))
+    setup = receive(channel.pipe)
     if setup is None:
         return
     install()
     set_levels(setup["log_levels"])
     try:
-        app = load(setup)
+        with importing_for_steps(_sources(setup)):
+            app = load(setup)
     except BaseException:  # told to the parent, which tells the user
-        send(pipe, {"problem": traceback.format_exc(limit=-3)})
+        channel.send({"problem": traceback.format_exc(limit=-3)})
         return
-    threading.Thread(target=_die_with_the_engine, args=(pipe,), daemon=True).start()
-    send(pipe, {"ready": True})
+    channel.send({"ready": True})
     executing = Executing(app, _sources(setup))
-    lock = threading.Lock()
-
-    def report(kind: str, value: Any) -> None:
-        with lock:
-            send(pipe, {"heard": kind, "value": value})
-
-    while (frame := receive(pipe)) is not None and frame != GOODBYE:
-        frame["data"] = {key: Raw(value) for key, value in frame["data"].items()}
-        context = StepContext(Attempt(**frame), app.codec, report)
-        context.on_progress = lambda: report("alive", None)
-        context.on_log = _log_of(context, pipe, lock)
-        reply = executing.execute(context)
-        with lock:
-            context.on_log = None
-            send(pipe, reply)
+    while (frame := receive(channel.pipe)) is not None and frame != GOODBYE:
+        if "group" in frame:
+            executing.execute_all([_context(each, app, channel) for each in frame["group"]])
+        else:
+            executing.execute(_context(frame, app, channel))
     executing.close()
 
 

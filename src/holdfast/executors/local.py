@@ -1,43 +1,41 @@
-"""Steps in this process: async ones on one loop thread, plain ones on a pool of threads, and those that ask for
-it (or are suspected of killing their worker) in processes of their own.
+"""Steps in this process: async ones on an event loop, plain ones on a pool of threads, and those that ask for it (or are
+suspected of killing their worker) in processes of their own.
 
 A thread can't be killed: a plain step that times out or is cancelled loses its outcome at once, and its slot
-stays taken until it ends.
+stays taken until it ends. A process is killed with all that it has started, and its slot is free.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
-import heapq
-import itertools
 import logging
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from queue import SimpleQueue
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.codec import Codec
-from holdfast.core.context import StepContext, current_step
+from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition
-from holdfast.core.whereabouts import line_of_thread
 from holdfast.durations import in_words
 from holdfast.errors import StepTimeoutError
-from holdfast.executors.process import ProcessPool
+from holdfast.executors.alarms import NEVER, Alarms
+from holdfast.executors.loops import Loops, StepLoop
+from holdfast.executors.process import Process, ProcessPool
+from holdfast.executors.runner import LoggedContext, Runner, cancelled, from_frame
 from holdfast.executors.surroundings import Surroundings
-from holdfast.logs import KeptLogs, handle_frame
+from holdfast.executors.threads import Threads
+from holdfast.logs import handle_frame
 from holdfast.ports import Attempt, Clock, Executor, Outcome
 
 logger = logging.getLogger("holdfast.executor")
-PATIENCE = 1.0  # seconds that the loop of async steps may take to answer
+THREADS_END_WITHIN = 0.2  # seconds for those that are about to end when the executor does
 Report = Callable[[Attempt, str, Any], None]
 
 
 class LocalExecutor(Executor):
-    """Executes attempts; says what became of each exactly once."""
+    """Executes attempts; says what became of each exactly once. An attempt that leaves `waiting` begins or is taken
+    back, one that leaves `executing` has its outcome: who takes it out decides, and no lock is needed."""
 
     def __init__(
         self,
@@ -53,478 +51,298 @@ class LocalExecutor(Executor):
         keep_logs: int | None = logging.INFO,
     ) -> None:
         self._find = find
-        self._codec = codec
-        self._clock = clock
-        self._keep_logs = keep_logs
-        self._on_outcome: Callable[[Outcome], None] = lambda outcome: None
-        self._report: Report = lambda attempt, kind, value: None
-        self._executing: dict[int, _Execution] = {}
-        self._timekeeper = _Timekeeper()
+        self.codec = codec
+        self.clock = clock
+        self.keep_logs = keep_logs
+        self.on_outcome: Callable[[Outcome], None] = lambda outcome: None
+        self.report: Report = lambda attempt, kind, value: None
+        self.may_begin: Callable[[], bool] = lambda: True
+        self.executing: dict[int, Execution] = {}
+        self.waiting: dict[int, Execution] = {}
+        self.alarms = Alarms()
         self._surroundings = surroundings or Surroundings()
-        self._loop = _LoopThread(tasks, self._run_async, self._timekeeper)
-        self._threads = Threads(threads, "step")
+        self.runner = Runner(codec, self._surroundings)
+        self._loops = Loops(tasks, self._on_loop, self.alarms, self._surroundings)
+        self._threads: Threads[Execution] = Threads(threads, "step", self._on_thread)
         self._processes = ProcessPool(child_command)
-        self._process_threads = Threads(processes, "process")
+        self._process_threads: Threads[list[Execution]] = Threads(processes, "process", self._in_process)
 
-    def start(self, on_outcome: Callable[[Outcome], None], on_report: Report) -> None:
-        self._on_outcome = on_outcome
-        self._report = on_report
+    def start(
+        self, on_outcome: Callable[[Outcome], None], on_report: Report, may_begin: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.on_outcome = on_outcome
+        self.report = on_report
+        self.may_begin = may_begin
 
     def started_at(self, token: int) -> int | None:
-        execution = self._executing.get(token)
+        execution = self.executing.get(token)
         return (execution.started or None) if execution is not None else None
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
-        on_loop = []
+        on_loop, on_threads = [], []
+        in_processes: list[list[Execution]] = []
+        together: dict[int, list[Execution]] = {}
         for attempt in attempts:
-            execution = _Execution(self, attempt)
-            self._executing[attempt.token] = execution
-            if attempt.pool == "process":
-                self._process_threads.submit(functools.partial(self._run_in_process, execution))
-            elif self._find(attempt.step).is_async:
+            definition = self._find(attempt.step)
+            execution = Execution(self, attempt, definition)
+            self.executing[attempt.token] = self.waiting[attempt.token] = execution
+            if attempt.pool == "process" and attempt.company:
+                together.setdefault(attempt.company, []).append(execution)
+            elif attempt.pool == "process":
+                in_processes.append([execution])
+            elif definition.is_async:
                 on_loop.append(execution)
             else:
-                self._threads.submit(functools.partial(self._run_on_thread, execution))
+                on_threads.append(execution)
         if on_loop:
-            self._loop.submit(on_loop)
+            self._loops.submit(on_loop)
+        if on_threads:
+            self._threads.submit(on_threads)
+        for company, group in together.items():
+            in_processes += [group[at : at + company + 1] for at in range(0, len(group), company + 1)]
+        if in_processes:
+            self._process_threads.submit(in_processes)
 
-    def _submit_here(self, execution: _Execution) -> None:
-        if self._find(execution.attempt.step).is_async:
-            self._loop.submit([execution])
-        else:
-            self._threads.submit(functools.partial(self._run_on_thread, execution))
+    def withdraw(self, tokens: Iterable[int]) -> set[int]:
+        taken = {token for token in tokens if self.waiting.pop(token, None) is not None}
+        for token in taken:
+            self.executing.pop(token, None)
+        return taken
 
     def cancel(self, token: int) -> None:
-        execution = self._executing.get(token)
+        execution = self.executing.get(token)
         if execution is not None:
-            execution.cancel()
+            self.waiting.pop(token, None)
+            execution.end(cancelled(execution))
 
     def stop(self, grace: float) -> None:
         deadline = time.monotonic() + grace
-        while self._executing and time.monotonic() < deadline:
+        while self.executing and time.monotonic() < deadline:
             time.sleep(0.01)
-        for execution in list(self._executing.values()):
-            execution.cancel()
-        self._threads.stop()
-        self._process_threads.stop()
-        self._loop.wind_up()
-        self._timekeeper.stop()
+        self.alarms.stop()
+        for token in list(self.executing):
+            self.cancel(token)
+        self._processes.interrupt()
+        self._loops.stop()
+        end = time.monotonic() + THREADS_END_WITHIN
+        self._threads.stop(end)
+        self._process_threads.stop(end)
 
     def close(self) -> None:
-        self._processes.stop()
+        self._processes.close()
         self._surroundings.close()
-        self._loop.stop()
+        self._loops.close()
 
     # -- the three ways
 
-    async def _run_async(self, execution: _Execution) -> None:
-        attempt = execution.attempt
-        execution.task = asyncio.current_task()
-        execution.begin(self._clock.now())
-        limit = None if attempt.timeout is None else attempt.timeout / 1_000_000
-        try:
-            async with asyncio.timeout(limit) as guard:
-                result = await self._surroundings.aexecute(self._find(attempt.step), execution.context)
-        except TimeoutError as error:
-            execution.fail(_timed_out(attempt) if guard.expired() else error)
-        except asyncio.CancelledError as error:
-            execution.fail(error)
-        except BaseException as error:  # whatever a step raises is its outcome, and never the worker's
-            execution.fail(error)
-        else:
-            execution.succeed(result)
+    async def _on_loop(self, execution: Execution, loop: StepLoop) -> None:
+        if execution.begin():
+            execution.task, execution.loop = asyncio.current_task(), loop
+            if execution.is_open():  # else it was cancelled just now, when there was no task to be seen
+                execution.settle(await self.runner.arun(execution.definition, execution))
 
-    def _run_on_thread(self, execution: _Execution) -> None:
-        if execution.is_settled():  # cancelled while it waited for a thread
+    def _on_thread(self, execution: Execution) -> None:
+        if execution.begin():
+            execution.settle(contextvars.Context().run(self.runner.run, execution.definition, execution))
+
+    def _in_process(self, group: list[Execution]) -> None:
+        if len(group) > 1:
+            self._together(group)
+        else:
+            self._alone(group[0])
+
+    def _together(self, group: list[Execution]) -> None:
+        """Suspects share a process: if it dies, one of them has killed it, and the worker lives."""
+        group = [execution for execution in group if execution.is_waiting()]
+        try:
+            process = self._processes.take()
+        except Exception as error:
+            for execution in group:
+                self._no_process(execution, error)
             return
-        attempt = execution.attempt
-        execution.begin(self._clock.now())
-        if attempt.timeout is not None:
-            execution.alarm(attempt.timeout, lambda: execution.lose(_timed_out(attempt)))
-        try:
-            definition = self._find(attempt.step)
-            result = contextvars.Context().run(self._surroundings.execute, definition, execution.context)
-        except BaseException as error:  # whatever a step raises is its outcome, and never the worker's
-            execution.fail(error)
-        else:
-            execution.succeed(result)
 
-    def _run_in_process(self, execution: _Execution) -> None:
-        attempt = execution.attempt
-        if execution.is_settled():
+        def kill_if_empty() -> None:
+            if self.executing.keys().isdisjoint(begun):
+                process.kill()
+
+        begun: dict[int, Execution] = {}
+        for execution in group:
+            execution.kill = kill_if_empty
+            if execution.begin():
+                begun[execution.attempt.token] = execution
+        replied = process.execute_all(
+            [execution.attempt for execution in begun.values()],
+            lambda token, kind, value: begun[token].heard(kind, value),
+            lambda token, frame: begun[token].settle(self._read_reply(begun[token], frame)),
+        )
+        for execution in begun.values():
+            execution.kill = None
+        self._processes.give_back(process, is_usable=replied == len(begun))
+        for execution in begun.values():
+            lost = Outcome(
+                attempt=execution.attempt, started=execution.started, lost=True, company=len(begun) - 1,
+                logs=execution.kept_logs(),
+            )  # fmt: skip
+            execution.settle(lost)
+
+    def _read_reply(self, execution: Execution, frame: dict[str, Any]) -> Outcome:
+        try:
+            return from_frame(execution, frame)
+        except BaseException as error:  # what came from there can't be used
+            return self.runner.failed(execution, error)
+
+    def _alone(self, execution: Execution) -> None:
+        if not execution.is_waiting():
             return
         try:
             process = self._processes.take()
         except Exception as error:  # no process to be had: the attempt fails, and may be tried again
-            if self._find(attempt.step).options.pool == "process":
-                execution.fail(error)
-            else:  # it was to be kept apart only because it is suspected of something
-                logger.warning("step %r is not kept apart: %s", attempt.step, error)
-                self._submit_here(execution)
+            self._no_process(execution, error)
             return
         execution.kill = process.kill
-        if execution.is_settled():  # cancelled while the process started
-            self._processes.give_back(process, alive=True)
+        if not execution.begin():
+            self._processes.give_back(process, is_usable=True)
             return
-        execution.begin(self._clock.now())
-        if attempt.timeout is not None:
-            execution.alarm(attempt.timeout, lambda: execution.lose(_timed_out(attempt)))
-        reply = process.execute(attempt, lambda kind, value: self._heard(execution, kind, value))
+        outcome, is_usable = self._outcome_of(execution, process)
+        # In this order: whoever ends the attempt from now on has no process to kill, and who did so before is seen.
         execution.kill = None
-        self._processes.give_back(process, alive=reply is not None and not execution.is_settled())
-        if reply is None:
-            execution.settle(Outcome(attempt=attempt, started=execution.started, lost=True))
-        elif "error" in reply:
-            execution.settle(
-                Outcome(
-                    attempt=attempt, started=execution.started, encoded_error=reply["error"],
-                    error=self._codec.decode_error(reply["error"]), retry_after=reply.get("retry_after"),
-                )
-            )  # fmt: skip
-        else:
-            execution.settle(
-                Outcome(
-                    attempt=attempt, started=execution.started, result=reply["result"], data=reply["data"],
-                    emitted=reply["emitted"],
-                )
-            )  # fmt: skip
+        self._processes.give_back(process, is_usable and execution.is_open())
+        execution.settle(outcome)
 
-    def _heard(self, execution: _Execution, kind: str, value: Any) -> None:
-        if kind == "log":
-            contextvars.Context().run(execution.handle_log, value)
+    def _outcome_of(self, execution: Execution, process: Process) -> tuple[Outcome, bool]:
+        """And whether the process can execute another."""
+        try:
+            reply = process.execute(execution.attempt, execution.heard)
+            if reply is not None:
+                return from_frame(execution, reply), True
+        except BaseException as error:  # what came from there can't be used
+            return self.runner.failed(execution, error), False
+        logs = execution.kept_logs()
+        return Outcome(attempt=execution.attempt, started=execution.started, lost=True, logs=logs), False
+
+    def _no_process(self, execution: Execution, error: Exception) -> None:
+        if not execution.is_waiting():
             return
-        execution.touched()
-        if kind != "alive":
-            self._report(execution.attempt, kind, value)
+        if execution.definition.options.pool == "process":
+            if self.waiting.pop(execution.attempt.token, None) is not None:
+                execution.settle(self.runner.failed(execution, error))
+            return
+        # It was to be kept apart only because it is suspected of something.
+        logger.warning("step %r is not kept apart: %s", execution.attempt.step, error)
+        if execution.definition.is_async:
+            self._loops.submit([execution])
+        else:
+            self._threads.submit([execution])
 
 
-class _Execution:
+class Execution(LoggedContext):
     """One attempt under way. Whoever settles it first wins; what comes later is dropped."""
 
-    def __init__(self, executor: LocalExecutor, attempt: Attempt) -> None:
-        self.executor = executor
-        self.attempt = attempt
-        self.started = 0
+    __slots__ = ("_executor", "_last_sign", "_time_is_over", "definition", "due", "kill", "loop", "task")
+
+    def __init__(self, executor: LocalExecutor, attempt: Attempt, definition: StepDefinition) -> None:
+        super().__init__(attempt, executor.codec, executor.report, executor.keep_logs)
+        self._executor = executor
+        self.definition = definition
         self.task: asyncio.Task[Any] | None = None
+        self.loop: StepLoop | None = None
         self.kill: Callable[[], None] | None = None
-        self.context = StepContext(attempt, executor._codec, lambda kind, value: executor._report(attempt, kind, value))
-        self.context.on_log = self._keep_log
-        self._logs: KeptLogs | None = None
-        self._open = [True]  # popping it is atomic, and cheaper than a lock
-        self._signs = 0
-        self._alarms: list[_Alarm] = []
+        self.due = NEVER
 
-    def _keep_log(self, record: logging.LogRecord) -> bool:
-        level = self.executor._keep_logs
-        if level is not None and record.levelno >= level:
-            if self._logs is None:
-                self._logs = KeptLogs()
-            self._logs.add(record)
-        return False
+    # -- from its beginning to its end
 
-    def handle_log(self, frame: dict[str, Any]) -> None:
-        """Handle a record of the step's own process as if it had been made here."""
-        current_step.set(self.context)
-        handle_frame(frame)
+    def is_waiting(self) -> bool:
+        return self.attempt.token in self._executor.waiting
 
-    def alarm(self, delay: int, callback: Callable[[], None]) -> None:
-        self._alarms.append(self.executor._timekeeper.after(delay, callback))
+    def is_open(self) -> bool:
+        """Whether nothing has become of it yet."""
+        return self.attempt.token in self._executor.executing
 
-    def begin(self, now: int) -> None:
-        self.started = now
-        if self.attempt.stall_timeout is not None:
-            self.context.on_progress = self.touched
-            self._watch_for_stall(self._signs)
+    def begin(self) -> bool:
+        """Right before the code is called. False if it is not to be: it was taken back, or is no longer wanted."""
+        executor, attempt = self._executor, self.attempt
+        # Asked while it can still be taken back: the answer may take a while, and be about another worker by then.
+        wanted = executor.may_begin()
+        if executor.waiting.pop(attempt.token, None) is None:
+            return False
+        if not wanted:
+            self.settle(cancelled(self))
+            return False
+        self.started = executor.clock.now()
+        if attempt.timeout is not None or attempt.stall_timeout is not None:
+            self._last_sign = now = time.monotonic()
+            self._time_is_over = NEVER if attempt.timeout is None else now + attempt.timeout / 1_000_000
+            self.due = self._next_due()
+            executor.alarms.watch(self)
+        return True
 
-    def touched(self) -> None:
-        self._signs += 1
+    def settle(self, outcome: Outcome) -> bool:
+        """Say what became of it, unless that was said before."""
+        executor = self._executor
+        if executor.executing.pop(self.attempt.token, None) is None:
+            return False
+        if self.due != NEVER:
+            executor.alarms.forget(self)
+        executor.on_outcome(outcome)
+        return True
 
-    def _watch_for_stall(self, seen: int) -> None:
+    def end(self, outcome: Outcome) -> None:
+        """Settle it now, whatever the code does; interrupt that if it can be interrupted."""
+        self.cancelled = True
+        if self.settle(outcome):
+            if self.kill is not None:
+                self.kill()
+            if self.loop is not None:
+                self.loop.under_way.discard(self)
+                self.loop.interrupt(self.task)
+
+    # -- its time
+
+    def _next_due(self) -> float:
         stall = self.attempt.stall_timeout
-        assert stall is not None
+        return self._time_is_over if stall is None else min(self._time_is_over, self._last_sign + stall / 1_000_000)
 
-        def look() -> None:
-            if self.is_settled():
-                return
-            if self._signs != seen:
-                self._watch_for_stall(self._signs)
-                return
-            self.lose(
-                StepTimeoutError(
-                    f"step {self.attempt.step!r} made no progress for {in_words(stall)} (stall_timeout); call "
-                    "this_step.progress() while it works, or raise the limit"
-                )
+    def ring(self, now: float) -> None:
+        if not self.is_open():
+            self._executor.alarms.forget(self)
+            return
+        self.due = self._next_due()
+        if self.due > now:
+            return
+        attempt = self.attempt
+        if self._time_is_over <= now:
+            why = (
+                f"step {attempt.step!r} of run {attempt.run_id} took longer than its timeout of "
+                f"{in_words(attempt.timeout or 0)} (attempt {attempt.number}); make it faster, or raise timeout="
             )
-
-        self.alarm(stall, look)
-
-    def is_settled(self) -> bool:
-        return not self._open
-
-    def succeed(self, result: Any) -> None:
-        codec, attempt = self.executor._codec, self.attempt
-        try:
-            encoded = codec.encode(result, f"the result of step {attempt.step!r}")
-        except Exception as error:
-            self.fail(error)
-            return
-        context = self.context
-        self.settle(
-            Outcome(attempt=attempt, started=self.started, result=encoded, data=context.writes, emitted=context.emitted)
-        )
-
-    def fail(self, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError) and self.context.cancelled:
-            self.settle(Outcome(attempt=self.attempt, started=self.started, cancelled=True))
-            return
-        encoded = self.executor._codec.encode_error(error)
-        self.settle(Outcome(attempt=self.attempt, started=self.started, error=error, encoded_error=encoded))
-
-    def lose(self, error: BaseException) -> None:
-        """Fail now, whatever the code does; interrupt it if that is possible."""
-        self.context.cancelled = True
-        self.fail(error)
-        self._interrupt()
-
-    def cancel(self) -> None:
-        self.context.cancelled = True
-        self.settle(Outcome(attempt=self.attempt, started=self.started, cancelled=True))
-        self._interrupt()
-
-    def _interrupt(self) -> None:
-        if self.kill is not None:
-            self.kill()
-        task = self.task
-        if task is not None:
-            self.executor._loop.call(task.cancel)
-
-    def settle(self, outcome: Outcome) -> None:
-        try:
-            self._open.pop()
-        except IndexError:
-            return
-        for alarm in self._alarms:
-            self.executor._timekeeper.drop(alarm)
-        self.context.on_log = None  # nothing more is kept, and without it the two would keep each other in memory
-        if self._logs is not None and not outcome.cancelled:
-            outcome.logs = self._logs.encode(self.attempt, self.executor._codec)
-        self.executor._executing.pop(self.attempt.token, None)
-        self.executor._on_outcome(outcome)
-
-
-def _timed_out(attempt: Attempt) -> StepTimeoutError:
-    return StepTimeoutError(
-        f"step {attempt.step!r} of run {attempt.run_id} took longer than its timeout of {in_words(attempt.timeout or 0)} "
-        f"(attempt {attempt.number}); make it faster, or raise timeout="
-    )
-
-
-class _LoopThread:
-    """One asyncio loop on one thread, for all async steps. One that blocks it holds up all others, so that is told."""
-
-    def __init__(
-        self, limit: int, execute: Callable[[_Execution], Coroutine[Any, Any, None]], timekeeper: _Timekeeper
-    ) -> None:
-        self._limit = limit
-        self._execute = execute
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._arrived: deque[_Execution] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._draining = False
-        self._starting = threading.Lock()
-        self._timekeeper = timekeeper
-        self._watched = False
-        self._answered = self._told = False
-
-    def submit(self, executions: Iterable[_Execution]) -> None:
-        """One wake-up for all of them: each costs a switch of threads."""
-        loop = self._loop or self._start()
-        self._arrived.extend(executions)
-        if not self._draining:
-            self._draining = True
-            loop.call_soon_threadsafe(self._drain)
-        if not self._watched:
-            self._watched = True
-            self._ask(loop)
-
-    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._answered = False
-        loop.call_soon_threadsafe(self._answer)
-        self._timekeeper.after(round(PATIENCE * 1_000_000), self._look)
-
-    def _answer(self) -> None:
-        self._answered = True
-
-    def _look(self) -> None:
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None or loop.is_closed() or not (self._tasks or self._arrived):
-            self._watched = False
-        elif self._answered:
-            self._told = False
-            self._ask(loop)
         else:
-            if not self._told:
-                self._told = True
-                logger.warning(
-                    "an async step holds up all others of this worker, for %g s or longer, at %s: await something there, or make "
-                    "it a plain `def`, which gets a thread of its own", PATIENCE, line_of_thread(thread.ident),
-                )  # fmt: skip
-            self._timekeeper.after(round(PATIENCE * 1_000_000), self._look)
+            why = (
+                f"step {attempt.step!r} made no progress for {in_words(attempt.stall_timeout or 0)} (stall_timeout); call "
+                "this_step.progress() while it works, or raise the limit"
+            )
+        self.end(self._executor.runner.failed(self, StepTimeoutError(why)))
 
-    def _start(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(loop,), name="holdfast-async", daemon=True)
-                self._thread.start()
-                self._loop = loop
-            return self._loop
+    def sign_of_life(self) -> None:
+        self._last_sign = time.monotonic()
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
+    # -- what it says
 
-    def _drain(self) -> None:
-        self._draining = False
-        assert self._loop is not None
-        while self._arrived and len(self._tasks) < self._limit:
-            execution = self._arrived.popleft()
-            if execution.is_settled():
-                continue
-            task = self._loop.create_task(self._execute(execution))
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
+    def hear(self, record: logging.LogRecord) -> bool:
+        return self.is_open() and super().hear(record)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if self._arrived:
-            self._drain()
-
-    def call(self, function: Callable[[], Any]) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function)
-
-    def wind_up(self) -> None:
-        """Cancel what still executes, and give it a moment to end."""
-
-        async def end_all() -> None:
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=1) if tasks else None
-
-        if self._loop is not None:
-            asyncio.run_coroutine_threadsafe(end_all(), self._loop).result()
-
-    def stop(self) -> None:
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+    def heard(self, kind: str, value: Any) -> None:
+        """The same from its own process."""
+        if kind == "log":
+            contextvars.Context().run(self._handle_log, value)
             return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
-        self._loop = None
+        self.sign_of_life()
+        if kind != "alive":
+            self.report(kind, value)
 
-
-class Threads:
-    """A pool that grows to `limit` threads and never more."""
-
-    def __init__(self, limit: int, name: str) -> None:
-        self._limit = limit
-        self._name = name
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._unclaimed = 0
-        self._lock = threading.Lock()
-
-    def submit(self, job: Callable[[], None]) -> None:
-        with self._lock:
-            self._unclaimed += 1
-            if self._unclaimed > self._idle and len(self._threads) < self._limit:
-                name = f"holdfast-{self._name}-{len(self._threads)}"
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._threads.append(thread)
-                self._idle += 1
-                thread.start()
-        self._jobs.put(job)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            with self._lock:
-                self._unclaimed -= 1
-                self._idle -= 1
-            job()
-            job = None
-            with self._lock:
-                self._idle += 1
-
-    def stop(self) -> None:
-        """Threads that are stuck in a step are left behind; they are daemons."""
-        for _ in self._threads:
-            self._jobs.put(None)
-        for thread in self._threads:
-            thread.join(0.2)
-
-
-class _Alarm:
-    __slots__ = ("callback", "due", "number")
-
-    def __init__(self, due: float, number: int, callback: Callable[[], None] | None) -> None:
-        self.due = due
-        self.number = number
-        self.callback = callback
-
-    def __lt__(self, other: _Alarm) -> bool:
-        return (self.due, self.number) < (other.due, other.number)
-
-
-class _Timekeeper:
-    """Calls back after a time, from one thread. Real time: a step's timeout is about the step's own work."""
-
-    def __init__(self) -> None:
-        self._heap: list[_Alarm] = []
-        self._count = itertools.count()
-        self._dropped = 0
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._stopped = False
-
-    def after(self, delay: int, callback: Callable[[], None]) -> _Alarm:
-        alarm = _Alarm(time.monotonic() + delay / 1_000_000, next(self._count), callback)
-        with self._changed:
-            earliest = not self._heap or alarm < self._heap[0]
-            heapq.heappush(self._heap, alarm)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="holdfast-timeouts", daemon=True)
-                self._thread.start()
-            elif earliest:
-                self._changed.notify()
-        return alarm
-
-    def drop(self, alarm: _Alarm) -> None:
-        with self._changed:
-            alarm.callback = None
-            self._dropped += 1
-            if self._dropped > 1_000 and self._dropped > len(self._heap) // 2:
-                self._heap = [alarm for alarm in self._heap if alarm.callback is not None]
-                heapq.heapify(self._heap)
-                self._dropped = 0
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._stopped and (not self._heap or self._heap[0].due > time.monotonic()):
-                    self._changed.wait(max(0.0, self._heap[0].due - time.monotonic()) if self._heap else None)
-                if self._stopped:
-                    return
-                callback = heapq.heappop(self._heap).callback
-            if callback is not None:
-                callback()
-
-    def stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
+    def _handle_log(self, frame: dict[str, Any]) -> None:
+        """Handle a record of the step's own process as if it had been made here."""
+        current_step.set(self)
+        try:
+            handle_frame(frame)
+        except Exception:  # a handler or filter of the user's, which costs the step nothing here as there
+            logger.warning("a record that step %r has logged could not be handled", self.attempt.step, exc_info=True)

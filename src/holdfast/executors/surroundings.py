@@ -3,6 +3,9 @@
 A resource is opened by the first attempt that takes it and closed when the executor ends, last opened first. An async
 one lives in a task of its own on the event loop, from its opening to its end: the attempt that opened it may be
 cancelled, and what a generator enters (a task group, a cancel scope) has to be left in the same task.
+
+It belongs to its loop. Where a step blocks the loop and others go on with a fresh one, the resource is opened anew
+there; that of the old loop serves the steps that are left on it, and is closed when the last of them has ended.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.blocking import run_blocking
 from holdfast.core.context import StepAttempt, StepContext, current_step
 from holdfast.core.definitions import Around, StepDefinition
 from holdfast.core.resources import Resource
 from holdfast.errors import DefinitionError, FatalError, ResourceError
-from holdfast.own_thread import in_own_thread
 
 logger = logging.getLogger("holdfast.executor")
 CLOSE_TIMEOUT = 10.0
@@ -35,9 +38,9 @@ class Surroundings:
         self._lock = threading.Lock()
         self._opening: dict[Resource[Any], threading.Lock] = {}
         self._values: dict[Resource[Any], Any] = {}
-        self._lives: dict[Resource[Any], _Life] = {}
-        self._closers: list[tuple[Resource[Any], Callable[[], None]]] = []
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self._lives: dict[tuple[asyncio.AbstractEventLoop, Resource[Any]], _Life] = {}
+        self._closers: list[tuple[Resource[Any], Callable[[], None], _Life | None]] = []
+        self.loops: set[asyncio.AbstractEventLoop] = set()  # where async attempts execute
 
     # -- attempts
 
@@ -61,7 +64,6 @@ class Surroundings:
     async def aexecute(self, definition: StepDefinition, context: StepContext) -> Any:
         """Execute an attempt of an async step on the running loop."""
         self._enter(context)
-        self.loop = asyncio.get_running_loop()
         if not self._arounds:
             return await self._acall(definition, context)
         async with contextlib.AsyncExitStack() as stack:
@@ -114,7 +116,7 @@ class Surroundings:
         with _failure_told(resource):
             span = _Span(resource.function(**given), _named(resource))
             value = span.__enter__()
-        self._closers.append((resource, lambda: span.__exit__(None, None, None)))
+        self._closers.append((resource, lambda: span.__exit__(None, None, None), None))
         return value
 
     async def _avalue(self, resource: Resource[Any]) -> Any:
@@ -122,10 +124,11 @@ class Surroundings:
             return self._values[resource]
         chosen = self._replaced.get(resource, resource)
         if not (isinstance(chosen, Resource) and chosen.is_async):
-            return await in_own_thread(lambda given_up: self._value(resource))
-        life = self._lives.get(resource)
+            return await run_blocking(lambda given_up: self._value(resource))
+        place = (asyncio.get_running_loop(), resource)
+        life = self._lives.get(place)
         if life is None:
-            life = self._lives[resource] = _Life()
+            life = self._lives[place] = _Life()
             life.task = life.loop.create_task(
                 self._live(resource, chosen, life), name=f"resource {chosen.name}", context=contextvars.Context()
             )
@@ -138,12 +141,11 @@ class Surroundings:
                 span = _AsyncSpan(chosen.function(**given), _named(chosen))
                 value = await span.__aenter__()
         except BaseException as error:
-            self._lives.pop(resource, None)  # the next attempt tries again
+            self._lives.pop((life.loop, resource), None)  # the next attempt tries again
             life.opened.set_exception(error)
             life.opened.exception()  # nobody may be waiting any more
             return
-        self._values[resource] = value
-        self._closers.append((chosen, life.close))
+        self._closers.append((chosen, life.close, life))
         life.opened.set_result(value)
         await life.closing.wait()
         await span.__aexit__(None, None, None)
@@ -151,11 +153,11 @@ class Surroundings:
     def close(self) -> None:
         """Close what is open, the last opened first. Not to be called on the loop. One that fails or hangs is told to
         the log, and keeps no other from being closed."""
-        opening = [
-            (resource, life.close) for resource, life in list(self._lives.items()) if resource not in self._values
+        opening: list[tuple[Resource[Any], Callable[[], None], _Life | None]] = [
+            (resource, life.close, life) for (_, resource), life in list(self._lives.items()) if not life.opened.done()
         ]
         while closers := opening or self._closers:
-            resource, close = closers.pop()
+            resource, close, _ = closers.pop()
             closing = threading.Thread(target=_close, args=(resource, close), name="holdfast-closing", daemon=True)
             closing.start()
             closing.join(CLOSE_TIMEOUT)
@@ -163,6 +165,23 @@ class Surroundings:
                 logger.error("resource %r has not closed within %g s; going on without", resource.name, CLOSE_TIMEOUT)
         self._values.clear()
         self._lives.clear()
+
+    async def leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close what lives on the running loop, which is about to end."""
+        for resource, life in reversed(self.abandon(loop)):
+            try:
+                await asyncio.wait_for(life.end(), CLOSE_TIMEOUT)
+            except BaseException:
+                logger.exception("resource %r failed while it was closed", resource.name)
+
+    def abandon(self, loop: asyncio.AbstractEventLoop) -> list[tuple[Resource[Any], _Life]]:
+        """Know nothing more of what lives on a loop; what that is, in the order of opening."""
+        self.loops.discard(loop)
+        for place in [place for place in list(self._lives) if place[0] is loop]:
+            del self._lives[place]
+        found = [(r, life) for r, _, life in list(self._closers) if life is not None and life.loop is loop]
+        self._closers = [closer for closer in self._closers if closer[2] is None or closer[2].loop is not loop]
+        return found
 
 
 class _Life:
@@ -175,9 +194,9 @@ class _Life:
         self.task: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self.loop).result()
+        asyncio.run_coroutine_threadsafe(self.end(), self.loop).result()
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
         assert self.task is not None
         self.closing.set()
         if not self.opened.done():

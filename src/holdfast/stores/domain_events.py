@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,35 +13,23 @@ from holdfast.ports import (
     Arrival,
     Change,
     Delivery,
-    DomainEventRow,
     Emission,
     Listener,
     Message,
     NewRun,
-    News,
-    RunRow,
     Subscription,
     Unsubscription,
     WorkerRow,
 )
+from holdfast.stores.queries import SqlQuery, list_in, refuse_nul
 
-EVENT_COLUMNS = ("no", "app", "id", "name", "key", "payload", "correlation", "run_id", "cmd", "quiet", "ts")
 DAY = 86_400 * SECOND
 RETENTION = 30 * DAY
 """How long an event is kept: as long its key stands for it, and an app that is away will still get it."""
 
 
-class EventTables(abc.ABC):
+class EventTables(SqlQuery):
     """The part of `SqlStore` that is about domain events."""
-
-    app: str
-    _q: dict[str, str]
-
-    @abc.abstractmethod
-    def now(self) -> int: ...
-
-    @abc.abstractmethod
-    def read(self) -> AbstractContextManager[Any]: ...
 
     @abc.abstractmethod
     def write(self, name: str, lasting: bool = True) -> AbstractContextManager[Any]: ...
@@ -50,25 +38,24 @@ class EventTables(abc.ABC):
     def _insert_run(self, db: Any, run: NewRun) -> int | None: ...
 
     @abc.abstractmethod
-    def _insert_message(self, db: Any, message: Message) -> None: ...
-
-    @staticmethod
-    @abc.abstractmethod
-    def _row(values: Sequence[Any]) -> RunRow: ...
+    def _insert_message(self, db: Any, message: Message) -> bool: ...
 
     # -- emitting
 
-    def emit(self, emission: Emission) -> bool:
+    def emit(self, emission: Emission, subscriptions: Sequence[Subscription] = ()) -> bool:
         with self.write("emit") as db:
+            for subscription in subscriptions:
+                self._subscribe(db, subscription, None, "subscribe_for_now")
             return self._emit(db, emission)
 
     def _emit(self, db: Any, emission: Emission) -> bool:
+        refuse_nul(emission.id, emission.name, emission.key)
         found = db.execute(
             self._q["insert_domain_event"],
             {
                 "app": self.app, "id": emission.id, "name": emission.name, "key": emission.key,
                 "payload": emission.payload, "correlation": emission.correlation, "run_id": emission.run_id,
-                "cmd": emission.cmd, "quiet": emission.quiet, "ts": emission.ts,
+                "cmd": emission.cmd, "quiet": int(emission.quiet), "ts": emission.ts,
             },
         ).fetchone()  # fmt: skip
         if found is None:
@@ -86,19 +73,22 @@ class EventTables(abc.ABC):
             else:
                 self._subscribe(db, signal, change.no)
 
-    def _spread_news(self, db: Any, news: Iterable[News]) -> None:
-        wanted: dict[str, bool] = {}
-        for one in news:
-            if one.name not in wanted:
-                wanted[one.name] = db.execute(self._q["anybody_listens"], {"name": one.name}).fetchone() is not None
-            if wanted[one.name]:
-                self._emit(db, one.emission())
+    def _emit_if_heard(self, db: Any, emissions: Sequence[Emission]) -> bool:
+        """Emit those whose name somebody listens to; whether there were any."""
+        heard = {
+            name: db.execute(self._q["anybody_listens"], {"name": name}).fetchone() is not None
+            for name in {emission.name for emission in emissions}
+        }
+        for emission in emissions:
+            if heard[emission.name]:
+                self._emit(db, emission)
+        return any(heard.values())
 
     # -- listening
 
-    def _subscribe(self, db: Any, subscription: Subscription, run: int | None) -> None:
+    def _subscribe(self, db: Any, subscription: Subscription, run: int | None, how: str = "subscribe") -> None:
         db.execute(
-            self._q["subscribe"],
+            self._q[how],
             {
                 "app": self.app, "event": subscription.event, "target": subscription.target, "run": run,
                 "cmd": subscription.cmd, "path": subscription.path, "lookup": subscription.lookup,
@@ -108,16 +98,16 @@ class EventTables(abc.ABC):
 
     def _declare(self, db: Any, worker: WorkerRow, subscriptions: Sequence[Subscription]) -> None:
         """What a worker's code listens to, in place of what nobody does any more."""
-        for subscription in subscriptions:
+        for subscription in sorted(subscriptions, key=lambda s: (s.event, s.target)):  # one order for all workers
             self._subscribe(db, subscription, None)
         listens = json.dumps([f"{subscription.event} {subscription.target}" for subscription in subscriptions])
         db.execute(self._q["set_listens"], {"listens": listens, "worker": worker.id})
         self._end_undeclared(db)
 
-    def _dismiss(self, db: Any, worker_id: str) -> None:
-        """A worker leaves, and with it what it alone has declared, if others know better."""
-        db.execute(self._q["declared_until_now"], {"app": self.app, "worker": worker_id, "now": self.now()})
-        db.execute(self._q["delete_worker"], {"worker": worker_id})
+    def _dismiss(self, db: Any, listens: str) -> None:
+        """A worker has left, and with it what it alone has declared, if others know better."""
+        declared = self.dialect.array(list_in(listens, str))
+        db.execute(self._q["declared_until_now"], {"app": self.app, "listens": declared, "now": self.now()})
         self._end_undeclared(db)
 
     def _end_undeclared(self, db: Any) -> None:
@@ -128,7 +118,7 @@ class EventTables(abc.ABC):
     def arrivals(self, limit: int) -> list[Arrival]:
         with self.read() as db:
             rows = db.execute(self._q["arrivals"], {"app": self.app, "limit": limit}).fetchall()
-            found = [Arrival(id=r[0], after=r[1], upto=r[2], event=_event(r[3:]), paths=[]) for r in rows]
+            found = [Arrival(id=r[0], after=r[1], upto=r[2], event=self._event(r[3:]), paths=[]) for r in rows]
             paths: dict[str, list[str]] = {}
             for arrival in found:
                 name = arrival.event.name
@@ -163,29 +153,8 @@ class EventTables(abc.ABC):
                     if db.execute(self._q["end_subscription"], {"id": number}).rowcount:
                         self._insert_message(db, message)
 
-    # -- looking back
-
-    def domain_event(self, id: str) -> DomainEventRow | None:
-        with self.read() as db:
-            row = db.execute(self._q["domain_event"], {"id": id}).fetchone()
-        return None if row is None else _event(row)
-
-    def trace(self, correlation: str, limit: int) -> tuple[list[RunRow], list[DomainEventRow]]:
-        root_app, _, root_id = correlation.partition(":")
-        parameters = {"correlation": correlation, "root_app": root_app, "root_id": root_id, "limit": limit}
-        with self.read() as db:
-            runs = db.execute(self._q["runs_of_process"], parameters).fetchall()
-            events = db.execute(self._q["events_of_process"], parameters).fetchall()
-        return [self._row(row) for row in runs], [_event(row) for row in events]
-
     def _forget_events(self, db: Any, limit: int) -> int:
         parameters = {"limit": limit, "before": self.now() - RETENTION}
         db.execute(self._q["forget_deliveries"], parameters)
         forgotten: int = db.execute(self._q["forget_events"], parameters).rowcount
         return forgotten
-
-
-def _event(values: Sequence[Any]) -> DomainEventRow:
-    row = DomainEventRow(**dict(zip(EVENT_COLUMNS, values, strict=True)))
-    row.quiet = bool(row.quiet)
-    return row

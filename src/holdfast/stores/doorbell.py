@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.errors import StoreError
-from holdfast.ports import Notifier, Store, Watch
+from holdfast.ports import Notifier, Store, Topic, Watch
 from holdfast.stores.forks import gate
 
 logger = logging.getLogger("holdfast")
@@ -30,6 +30,9 @@ _RECENT = 512
 _CLEAR_EVERY = 60.0
 _PROBES = 200
 """How many bells of others are tried at a time, in case their processes have died."""
+
+
+_TOPICS = {topic.encode(): topic for topic in Topic}
 
 
 class Doorbell(Notifier):
@@ -67,7 +70,7 @@ class Doorbell(Notifier):
 
     # -- an engine's side
 
-    def listen(self, on_ring: Callable[[], None]) -> str:
+    def listen(self, on_ring: Callable[[Topic], None]) -> str:
         self.clear_stale()
         try:
             self._in, self._name = self.hang()
@@ -118,7 +121,7 @@ class Doorbell(Notifier):
                 return True
         return True
 
-    def _receive(self, bell: socket.socket, on_ring: Callable[[], None]) -> None:
+    def _receive(self, bell: socket.socket, on_ring: Callable[[Topic], None]) -> None:
         while True:
             try:
                 data = bell.recv(2048)
@@ -129,8 +132,10 @@ class Doorbell(Notifier):
             match data.split(b"\0"):
                 case [b"watch", run_id, name, since] if since.isdigit():
                     self._add_watcher(run_id.decode(errors="replace"), os.fsdecode(name), int(since))
+                case [b"ring", topic] if topic in _TOPICS:
+                    on_ring(_TOPICS[topic])
                 case _:
-                    on_ring()
+                    on_ring(Topic.EVERYTHING)
 
     def _add_watcher(self, run_id: str, name: str, since: int) -> None:
         with self._lock:
@@ -160,8 +165,8 @@ class Doorbell(Notifier):
 
     # -- anybody's side
 
-    def ring(self, everyone: bool = False) -> None:
-        self.tell_engines(b"ring", everyone)
+    def ring(self, topic: Topic, everyone: bool = False) -> None:
+        self.tell_engines(b"ring\0" + topic.encode(), everyone)
 
     def tell_engines(self, data: bytes, everyone: bool = False) -> bool:
         """Whether there is an engine to tell."""
@@ -242,17 +247,17 @@ class Intercom(Notifier):
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[Topic], None]] = []
         self._announced = 0
         self._runs: dict[str, int] = {}
 
-    def listen(self, on_ring: Callable[[], None]) -> str:
+    def listen(self, on_ring: Callable[[Topic], None]) -> str:
         self._listeners.append(on_ring)
         return ""
 
-    def ring(self, everyone: bool = False) -> None:
+    def ring(self, topic: Topic, everyone: bool = False) -> None:
         for on_ring in self._listeners:
-            on_ring()
+            on_ring(topic)
 
     def announce(self, run_ids: Iterable[str]) -> None:
         with self._changed:

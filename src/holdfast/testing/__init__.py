@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from holdfast.testing.contract import MovableClock, StoreContract
+from holdfast.testing.races import RaceContract
 from holdfast.testing.world import TestApp
 
-__all__ = ["MovableClock", "StoreContract", "TestApp"]
+__all__ = ["MovableClock", "RaceContract", "StoreContract", "TestApp"]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty
 from typing import Any
+
+from holdfast.engine.engine import Wake
 
 
 class SkippingClock:
@@ -26,10 +30,15 @@ class SkippingClock:
     def now(self) -> int:
         return self._now
 
-    def wait(
-        self, get: Callable[[float], Any], due: int | None, timeout: float, busy: int, tick: int | None = None
-    ) -> Any:
-        """Called by the engine when it has nothing to do."""
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def random(self) -> float:
+        return random.random()
+
+    def wait(self, get: Callable[[float], Any], wake: Wake) -> Any:
+        """Called by the engine's host when it has nothing to do."""
+        due, tick = wake.due, wake.tick
         try:
             return get(0.0005)
         except Empty:
@@ -38,7 +47,7 @@ class SkippingClock:
             # Whoever lets time pass has sent what it had to send before that: it is here now, or was nothing.
             with contextlib.suppress(Empty):
                 return get(0)
-            if busy <= self._held_up:
+            if wake.busy <= self._held_up:
                 first = min((moment for moment in (due, tick) if moment is not None), default=None)
                 goes_on = self._waiting and due is not None
                 if first is not None and (goes_on or (self._horizon is not None and first <= self._horizon)):
@@ -50,7 +59,7 @@ class SkippingClock:
                 self._stalls += 1
                 self._changed.notify_all()
         try:
-            return get(min(timeout, 0.05))
+            return get(min(wake.seconds, 0.05))
         finally:
             with self._changed:
                 self._idle = False

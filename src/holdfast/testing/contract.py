@@ -25,8 +25,10 @@ from holdfast.ports import (
     Claimed,
     Delivery,
     Emission,
+    Letter,
     Message,
     NewRun,
+    Posted,
     Record,
     RunQuery,
     RunRow,
@@ -75,19 +77,6 @@ def record(seq: int, kind: str = "Thing", payload: bytes = b"") -> Record:
     return Record(seq, kind, "", "", 0, 1, "w", seq, payload or b'{"seq":%d}' % seq)
 
 
-class OneNews:
-    """News as an engine would have it."""
-
-    def __init__(self, name: str, emission: Emission) -> None:
-        self.name = name
-        self.wanted = False
-        self._emission = emission
-
-    def emission(self) -> Emission:
-        self.wanted = True
-        return self._emission
-
-
 class StoreContract:
     """Tests of the Store port, for every backend the same."""
 
@@ -116,7 +105,7 @@ class StoreContract:
     def claim(
         self, store: Store, worker_id: str = "w1", limit: int = 10, names: Sequence[str] = NAMES
     ) -> list[Claimed]:
-        return store.commit(worker_id, [], limit, names)
+        return store.commit(worker_id, [], limit, names).claimed
 
     def owned(self, store: Store, run_id: str = "r", **given: Any) -> RunRow:
         """A run that worker w1 owns."""
@@ -256,7 +245,7 @@ class StoreContract:
         assert [found.id for found in store.letters("w1")] == [letter.id]
         assert store.data("one") == {}
         assert self.row(store, "waiting").owner is None
-        assert store.commit("w1", [good], 0, NAMES) == [], "and can be repeated"
+        assert store.commit("w1", [good], 0, NAMES).claimed == [], "and can be repeated"
         assert len(store.payloads("one")) == 2
 
     def test_a_value_that_can_not_be_kept_is_refused_and_nothing_written(self, store: Store) -> None:
@@ -264,7 +253,9 @@ class StoreContract:
         for columns in ({"reason": "\ud800"}, {"attempt": 2**70}):
             change = Change(no=row.no, records=[record(2)], columns=columns)
             assert raised(EncodeError, store.commit, "w1", [change], 0, NAMES)
-        assert raised(EncodeError, store.create, self.new("\ud800"))
+        for text in ("\ud800", "a\0b"):
+            assert raised(EncodeError, store.create, self.new(text))
+            assert raised(EncodeError, store.emit, self.emission("Paid", text))
         assert raised(EncodeError, store.post, Message(run_id="r", kind="\ud800"))
         assert len(store.payloads("r")) == 1
         assert len(store.runs(RunQuery())) == 1
@@ -334,7 +325,7 @@ class StoreContract:
         )
         (worker,) = store.workers()
         assert (worker.names, worker.schedules) == ([*NAMES, "late"], ["nightly"])
-        (claimed,) = store.commit("w1", [], 10, worker.names)
+        (claimed,) = store.commit("w1", [], 10, worker.names).claimed
         assert claimed.row.id == "late"
 
     def test_who_never_registered_can_not_write(self, store: Store) -> None:
@@ -430,14 +421,15 @@ class StoreContract:
     def test_a_run_that_has_ended_is_claimed_for_late_messages(self, store: Store) -> None:
         row = self.owned(store)
         self.leave(store, row, Status.FAILURE)
-        assert store.post(Message(run_id="r", kind="retry", control=True, late=True)) == Status.FAILURE
+        assert store.post(Message(run_id="r", kind="retry", control=True, late=True)).status == Status.FAILURE
         (claimed,) = self.claim(store)
         assert (claimed.row.status, [letter.kind for letter in claimed.letters]) == (Status.FAILURE, ["retry"])
 
     def test_a_run_released_in_a_commit_may_be_claimed_in_it(self, store: Store) -> None:
         row = self.owned(store)
         columns = {"owner": None, "status": Status.RETRY, "wake_at": self.clock.now()}
-        (claimed,) = store.commit("w1", [Change(no=row.no, records=[record(2)], columns=columns)], 10, NAMES)
+        change = Change(no=row.no, records=[record(2)], columns=columns)
+        (claimed,) = store.commit("w1", [change], 10, NAMES).claimed
         assert (claimed.row.owner, len(claimed.payloads)) == ("w1", 2)
 
     # -- inboxes
@@ -450,7 +442,7 @@ class StoreContract:
         store.create(self.new("two"))
         self.claim(store, "w2")
         for run_id, kind in (("one", "a"), ("two", "b"), ("one", "c")):
-            assert store.post(Message(run_id=run_id, kind=kind)) == Status.RUNNING
+            assert store.post(Message(run_id=run_id, kind=kind)).status == Status.RUNNING
         mine = store.letters("w1")
         assert [letter.kind for letter in mine] == ["a", "c"]
         assert [letter.kind for letter in store.letters("w1")] == ["a", "c"], "reading doesn't consume"
@@ -460,10 +452,10 @@ class StoreContract:
         assert [letter.kind for letter in store.letters("w2")] == ["b"]
 
     def test_posting_to_nobody_or_to_the_dead_says_so(self, store: Store) -> None:
-        assert store.post(Message(run_id="nobody", kind="hook")) is None
+        assert store.post(Message(run_id="nobody", kind="hook")) == Posted(None, kept=False)
         row = self.owned(store)
         self.leave(store, row, Status.SUCCESS)
-        assert store.post(Message(run_id="r", kind="hook")) == Status.SUCCESS
+        assert store.post(Message(run_id="r", kind="hook")) == Posted(Status.SUCCESS, kept=False)
         assert self.claim(store) == []
 
     def test_of_messages_that_say_the_same_one_is_kept(self, store: Store) -> None:
@@ -473,6 +465,57 @@ class StoreContract:
         store.post(Message(run_id="other", kind="hook", body=b"3", dedupe="token"))
         self.change(store, other, messages=[Message(run_id="r", kind="hook", body=b"4", dedupe="token")])
         assert [(letter.run_no, letter.body) for letter in store.letters("w1")] == [(row.no, b"1"), (other.no, b"3")]
+
+    def test_who_posts_is_told_whether_it_was_kept(self, store: Store) -> None:
+        self.owned(store)
+        message = Message(run_id="r", kind="hook", dedupe="token")
+        assert store.post(message) == Posted(Status.RUNNING, kept=True)
+        assert store.post(message) == Posted(Status.RUNNING, kept=False)
+
+    def test_what_is_good_once_is_not_kept_again_after_it_was_read(self, store: Store) -> None:
+        row = self.owned(store)
+        message = Message(run_id="r", kind="hook", dedupe="token", once=True)
+        assert store.post(message).kept
+        self.change(store, row, consumed=[letter.id for letter in store.letters("w1")])
+        assert not store.post(message).kept
+        assert store.letters("w1") == []
+
+    def test_what_an_ended_run_does_not_take_is_not_used_up(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.FAILURE)
+        message = Message(run_id="r", kind="hook", dedupe="token", once=True)
+        assert not store.post(message).kept
+        message.late = True
+        assert store.post(message).kept
+
+    def test_a_message_may_be_for_one_run_of_an_id_only(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.SUCCESS)
+        new = self.new()
+        store.create(new, replace=True)
+        assert new.no not in (None, row.no)
+        message = Message(run_id="r", run_no=row.no, kind="hook")
+        assert store.post(message) == Posted(None, kept=False)
+        message.run_no = new.no
+        assert store.post(message) == Posted(Status.PENDING, kept=True)
+
+    def test_a_message_to_a_child_is_not_for_a_stranger_of_its_id(self, store: Store) -> None:
+        parent = self.owned(store, "parent")
+        store.create(self.new("child"))
+        message = Message(run_id="child", kind="cancel", control=True, child_of="parent")
+        self.change(store, parent, messages=[message])
+        assert store.orders("child") == []
+        store.create(self.new("own", parent_id="parent"))
+        message.run_id = "own"
+        self.change(store, parent, messages=[message])
+        assert store.orders("own") == ["cancel"]
+
+    def test_who_writes_to_nobody_gets_an_answer_if_it_wants_one(self, store: Store) -> None:
+        row = self.owned(store)
+        back = Message(run_id="r", kind="child")
+        for run_id, kind in (("nobody", "watch"), ("r", "hook")):
+            self.change(store, row, messages=[Message(run_id=run_id, kind=kind, if_gone=back)])
+        assert [letter.kind for letter in store.letters("w1")] == ["child", "hook"]
 
     def test_orders_are_the_control_messages_that_wait(self, store: Store) -> None:
         self.owned(store)
@@ -553,7 +596,7 @@ class StoreContract:
 
     def test_texts_and_payloads_come_back_as_they_were(self, store: Store) -> None:
         payload = bytes(range(256)) * 4_000
-        name = 'naïve "名前" \\ % _ \x00 \U0001f600'
+        name = 'naïve "名前" \\ % _ \x01 \U0001f600'
         self.worker(store)
         store.create(self.new(name, records=[record(1, payload=payload)]))
         assert store.payloads(name) == [payload]
@@ -593,6 +636,36 @@ class StoreContract:
         self.claim(store)
         store.delete("r")
         assert store.get("r") is not None
+
+    def test_a_run_of_another_number_is_not_deleted(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, row, Status.SUCCESS)
+        assert store.delete("r", row.no + 1) is None
+        assert store.delete("r", row.no) == Status.SUCCESS
+
+    def test_those_who_wait_for_a_run_are_told_in_the_transaction_that_deletes_it(self, store: Store) -> None:
+        parent, child = self.owned(store, "parent"), self.owned(store, "child")
+        self.leave(store, child, Status.PAUSED)
+        store.post(Message(run_id="child", kind="watch"))
+        told: list[tuple[str, list[str]]] = []
+
+        def farewell(row: RunRow, letters: list[Letter]) -> list[Message]:
+            told.append((row.id, [letter.kind for letter in letters]))
+            return [Message(run_id="parent", kind="child")]
+
+        store.delete("parent", farewell=farewell)
+        assert told == [], "it goes on"
+        store.delete("child", farewell=farewell)
+        assert told == [("child", ["watch"])]
+        assert [(letter.run_no, letter.kind) for letter in store.letters("w1")] == [(parent.no, "child")]
+
+    def test_collect_leaves_a_run_of_which_something_was_ordered(self, store: Store) -> None:
+        self.leave(store, self.owned(store), Status.SUCCESS, expires_at=self.clock.now())
+        store.post(Message(run_id="r", kind="watch", control=True, late=True))
+        assert store.collect(10).runs == 0
+        (claimed,) = self.claim(store)
+        self.change(store, claimed.row, consumed=[claimed.letters[0].id], columns={"owner": None})
+        assert store.collect(10).runs == 1
 
     def test_collect_deletes_what_has_expired_in_batches(self, store: Store) -> None:
         now = self.clock.now()
@@ -894,6 +967,23 @@ class StoreContract:
         store.deliver([Delivery(arrival=arrival, reached=None)])
         assert store.arrivals(10) == []
 
+    def test_an_event_reaches_what_its_emitter_declares_although_no_worker_was_there(self, store: Store) -> None:
+        subscription = Subscription(event="Paid", target="ship", spec=b"1")
+        store.emit(self.emission(), [subscription])
+        assert self.listeners(store) == [("ship", None)]
+        self.listen(store, msgspec.structs.replace(subscription, spec=b"2"))
+        assert self.listeners(store) == [("ship", None)], "a worker has it too, and it is the same"
+        (arrival,) = store.arrivals(10)
+        store.emit(self.emission(key="2"), [subscription])
+        assert [listener.spec for listener in store.listeners(arrival, [""], 10)] == [b"2"], "a worker knows better"
+
+    def test_a_worker_that_knows_the_target_has_the_last_word_on_what_it_listens_to(self, store: Store) -> None:
+        self.worker(store)
+        store.emit(self.emission(), [Subscription(event="Paid", target="ship")])
+        assert store.arrivals(10) == []
+        store.emit(self.emission(key="2"), [Subscription(event="Paid", target="elsewhere")])
+        assert self.listeners(store) == [("elsewhere", None)]
+
     def test_an_event_is_not_delivered_twice(self, store: Store) -> None:
         self.listen(store, Subscription(event="Paid", target="ship"))
         store.emit(self.emission())
@@ -968,22 +1058,21 @@ class StoreContract:
         assert store.domain_event("Paid-2") is None
 
     def test_news_become_events_if_somebody_listens(self, store: Store) -> None:
-        news = [OneNews(name, self.emission(name)) for name in ("run.failed", "run.succeeded")]
+        news = [self.emission(name) for name in ("run.failed", "run.succeeded")]
         row = self.owned(store)
-        self.change(store, row, news=news)
+        assert not store.commit("w1", [Change(no=row.no, news=news)], 0, NAMES).emitted
         assert store.domain_event("run.failed-1") is None
         self.listen(store, Subscription(event="run.failed", target="ship"), worker_id="w2")
-        self.change(store, row, news=news)
+        assert store.commit("w1", [Change(no=row.no, news=news)], 0, NAMES).emitted
         assert store.domain_event("run.failed-1") is not None
         assert store.domain_event("run.succeeded-1") is None
-        assert [one.wanted for one in news] == [True, False]
 
     def test_a_run_set_aside_is_news(self, store: Store) -> None:
         self.listen(store, Subscription(event="run.stuck", target="ship"))
         store.create(self.new())
         no = self.row(store).no
-        assert store.set_aside(no, "why", "unknown", OneNews("run.stuck", self.emission("run.stuck")))
-        assert not store.set_aside(no, "why", "unknown", OneNews("run.stuck", self.emission("run.stuck", "2")))
+        assert store.set_aside(no, "why", "unknown", self.emission("run.stuck"))
+        assert not store.set_aside(no, "why", "unknown", self.emission("run.stuck", "2"))
         assert [arrival.event.key for arrival in store.arrivals(10)] == ["1"]
 
     def test_subscriptions_stay_while_no_worker_lives(self, store: Store) -> None:

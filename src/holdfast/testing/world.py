@@ -12,23 +12,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from msgspec import Raw
-
+from holdfast.api.checks import to_epoch
 from holdfast.api.client import Client
 from holdfast.api.functions import Step
-from holdfast.api.handles import Run
-from holdfast.api.options import to_epoch
+from holdfast.api.handles import Run, Which
 from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Greenlets
+from holdfast.core.pending import Recorded
 from holdfast.core.resources import Resource
 from holdfast.durations import Duration, to_us
+from holdfast.engine.engine import Engine
+from holdfast.engine.host import Host
 from holdfast.engine.programs import program_for
-from holdfast.engine.reactor import Engine, Settings
 from holdfast.engine.records import RunOptions
+from holdfast.engine.settings import Settings
 from holdfast.errors import ArgumentError, ContinueAsNew, NondeterminismError
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
@@ -92,19 +93,12 @@ class TestApp:
         executor = _InProcessExecutor(
             self._find, app.codec, self.clock, surroundings=surroundings, keep_logs=app.keep_logs
         )
-        self.engine = Engine(
-            app,
-            self.store,
-            executor,
-            self.notifier,
-            self.clock,
-            app.build,
-            Settings(grace=1, show_after=0, schedules=self._schedules),
-            isolate=False,
-        )
-        self.clock.wake = self.engine.wake
-        self.clock.has_failed = lambda: self.engine.failure is not None
-        self.engine.start()
+        settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
+        self.engine = Engine(app, self.store, executor, self.notifier, self.clock, app.build, settings, isolate=False)
+        self._host = Host(self.engine, self.clock)
+        self.clock.wake = self._host.wake
+        self.clock.has_failed = lambda: self._host.failure is not None
+        self._host.start()
         self._thread = threading.Thread(target=self._run_engine, name="holdfast-test-engine", daemon=True)
         self._thread.start()
         return self
@@ -114,7 +108,7 @@ class TestApp:
             if kind is None and self._check_replay:
                 self._replay_all()
         finally:
-            self.engine.stop(0)
+            self._host.stop(0)
             self._thread.join(10)
             self.app.clock, self.app._store, self.app._notifier, self.app.replaced = self._before
             self.store.close()
@@ -146,13 +140,13 @@ class TestApp:
 
     def _run_engine(self) -> None:
         with contextlib.suppress(BaseException):  # whoever waits for this world is told by `_check_engine`
-            self.engine.run()
+            self._host.run()
 
     def _check_engine(self) -> None:
         """An engine that broke is an error of the test, instead of a wait for ever."""
-        if self.engine.failure is not None:
+        if self._host.failure is not None:
             raise RuntimeError("the engine of this TestApp has failed; its own error is the cause of this one") from (
-                self.engine.failure
+                self._host.failure
             )
 
     async def aadvance(self, by: Duration) -> None:
@@ -223,12 +217,12 @@ class TestApp:
 
     def replay(self, run: Run[Any] | str) -> None:
         """Replay a run's history against the code as it is now; NondeterminismError if they differ, in arguments too."""
-        run_id = run if isinstance(run, str) else run.id
         client = Client(self.app, self.store, self.notifier)
-        row = client.row(run_id)
+        which = Which(run) if isinstance(run, str) else run._which
+        row = client.row(which)
         if not row.durable:
             return
-        replay(self.app, row, client.events(run_id), self.store.secret())
+        replay(self.app, row, client.events(which), self.store.secret())
 
     def _replay_all(self) -> None:
         for run in self.app.runs(limit=10_000):
@@ -241,6 +235,7 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
     base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
     execution = Execution(run_id, program_for(app, row.workflow, RunOptions()), app.codec, Greenlets())
     execution.app, execution.secret, execution.strict = app.name, secret, True
+    execution.run_no = row.no
     execution.parent_id, execution.root_id = row.parent_id, row.root_id or run_id
     recorded = history[-1]
     try:
@@ -251,7 +246,7 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
             if main is None or not main.done() or main.cancelled() or main.exception() is not None:
                 raise NondeterminismError(f"run {run_id} has returned, but on replay its code does not")
             result = main.result()
-            if (bytes(result) if type(result) is Raw else app.codec.encode(result)) != bytes(recorded.result):
+            if (bytes(result.data) if type(result) is Recorded else app.codec.encode(result)) != bytes(recorded.result):
                 raise NondeterminismError(f"run {run_id} returns something else on replay")
         elif main is not None and main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew):
             raise NondeterminismError(f"run {run_id} continues as new on replay only")

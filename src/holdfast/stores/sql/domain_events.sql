@@ -20,7 +20,14 @@ SELECT 1 FROM subscriptions WHERE event = :name LIMIT 1;
 -- name: subscribe
 INSERT INTO subscriptions (app, event, target, run, cmd, path, lookup, spec, declared_at)
 VALUES (:app, :event, :target, :run, :cmd, :path, :lookup, :spec, :now)
-ON CONFLICT (app, event, target, ifnull(run, 0), cmd) DO UPDATE SET spec = excluded.spec, declared_at = :now;
+ON CONFLICT (app, event, target, coalesce(run, 0), cmd) DO UPDATE SET spec = excluded.spec, declared_at = :now;
+
+-- name: subscribe_for_now
+-- What code says that is no worker's: only where no worker has said what it listens to, or not, with that target.
+INSERT INTO subscriptions (app, event, target, run, cmd, path, lookup, spec, declared_at)
+SELECT :app, :event, :target, CAST(:run AS BIGINT), :cmd, :path, :lookup, :spec, :now
+WHERE NOT EXISTS (SELECT 1 FROM workers w, {elements w.names} WHERE w.app = :app AND j.value = :target)
+ON CONFLICT DO NOTHING;
 
 -- name: unsubscribe
 DELETE FROM subscriptions WHERE run = :run AND cmd = :cmd;
@@ -35,20 +42,20 @@ UPDATE workers SET listens = :listens WHERE id = :worker;
 -- What a worker that leaves has declared.
 UPDATE subscriptions SET declared_at = :now
 WHERE app = :app AND run IS NULL
-  AND event || ' ' || target IN (SELECT j.value FROM workers w, json_each({listens}) j WHERE w.id = :worker);
+  AND event || ' ' || target {among listens};
 
 -- name: end_undeclared
 -- A live worker that knows the target without declaring it has the last word. What nobody knows may belong to workers
 -- with other code, which are away for a while.
 DELETE FROM subscriptions
 WHERE app = :app AND run IS NULL
-  AND event || ' ' || target NOT IN (SELECT j.value FROM workers w, json_each({listens}) j WHERE w.app = :app)
-  AND (target IN (SELECT j.value FROM workers w, json_each({names}) j WHERE w.app = :app)
+  AND event || ' ' || target NOT IN (SELECT j.value FROM workers w, {elements w.listens} WHERE w.app = :app)
+  AND (target IN (SELECT j.value FROM workers w, {elements w.names} WHERE w.app = :app)
        OR (declared_at < :long_ago AND EXISTS (SELECT 1 FROM workers w WHERE w.app = :app)));
 
 -- name: arrivals
 SELECT d.id, d.after, d.upto, {event}
-FROM deliveries d CROSS JOIN domain_events e ON e.no = d.event WHERE d.app = :app ORDER BY d.id LIMIT :limit;
+FROM deliveries d {ordered_join} domain_events e ON e.no = d.event WHERE d.app = :app ORDER BY d.id LIMIT :limit;
 
 -- name: paths
 WITH RECURSIVE found (path) AS (
@@ -86,8 +93,8 @@ SELECT {event} FROM domain_events e WHERE e.correlation = :correlation ORDER BY 
 -- name: forget_deliveries
 -- Of the oldest events, those that are too old.
 DELETE FROM deliveries WHERE event IN (
-    SELECT no FROM (SELECT no, ts FROM domain_events ORDER BY no LIMIT :limit) WHERE ts < :before);
+    SELECT no FROM (SELECT no, ts FROM domain_events ORDER BY no LIMIT :limit) oldest WHERE ts < :before);
 
 -- name: forget_events
 DELETE FROM domain_events WHERE no IN (
-    SELECT no FROM (SELECT no, ts FROM domain_events ORDER BY no LIMIT :limit) WHERE ts < :before);
+    SELECT no FROM (SELECT no, ts FROM domain_events ORDER BY no LIMIT :limit) oldest WHERE ts < :before);

@@ -7,71 +7,85 @@ VALUES (:app, :id, :workflow, :status, :wake_at, :priority, :parent_id, :parent_
 ON CONFLICT (app, id) DO NOTHING
 RETURNING no;
 
--- name: insert_history
-INSERT INTO history (run, seq, kind, name, cmd, cause, attempt, worker, ts, payload)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
 -- name: select_run
 SELECT {columns} FROM runs WHERE app = :app AND id = :id;
 
+-- name: lock_run
+-- Before it is deleted: nobody may claim it in between.
+SELECT {columns} FROM runs WHERE app = :app AND id = :id {lock};
+
+-- name: run_number
+SELECT no FROM runs WHERE app = :app AND id = :id;
+
 -- name: am_i_alive
 -- Fencing: a worker may write only while its row is there.
-SELECT 1 FROM workers WHERE id = :worker;
+SELECT 1 FROM workers WHERE id = :worker {fence};
 
 -- name: claim
 -- Runs that are due, then runs with a message waiting; the head start of priority is in wake_at. What is to begin
 -- later (a delayed start, a retry of the whole run) is not begun by a message; orders are looked at even so.
 UPDATE runs
-SET owner = :worker, wake_at = NULL, started_at = ifnull(started_at, :now),
+SET owner = :worker, wake_at = NULL, started_at = coalesce(started_at, :now),
     status = CASE WHEN status IN ('PENDING', 'WAITING', 'RETRY') THEN 'RUNNING' ELSE status END
 WHERE no IN (
     SELECT no FROM (
         SELECT no, wake_at FROM runs
-        WHERE app = :app AND owner IS NULL AND wake_at <= :now AND workflow IN (SELECT value FROM json_each(:names))
+        WHERE app = :app AND owner IS NULL AND wake_at <= :now AND workflow {among names}
         ORDER BY wake_at LIMIT :limit)
     UNION ALL
     SELECT no FROM (
-        SELECT DISTINCT r.no FROM inbox i CROSS JOIN runs r ON r.no = i.run
-        WHERE r.app = :app AND r.owner IS NULL AND r.workflow IN (SELECT value FROM json_each(:names))
+        SELECT DISTINCT r.no FROM inbox i {ordered_join} runs r ON r.no = i.run
+        WHERE r.app = :app AND r.owner IS NULL AND r.workflow {among names}
           AND (i.control = 1 OR (r.held = 0 AND (r.status NOT IN ('PENDING', 'RETRY') OR r.wake_at <= :now)))
         LIMIT :limit)
     LIMIT :limit)
 RETURNING {columns};
 
 -- name: history_from_base
-SELECT h.run, h.payload FROM json_each(:nos) j CROSS JOIN runs r ON r.no = j.value
-CROSS JOIN history h ON h.run = r.no AND h.seq >= r.base_seq
-ORDER BY h.run, h.seq;
+SELECT h.run, h.payload FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
+WHERE r.no {numbered nos} ORDER BY h.run, h.seq;
 
 -- name: letters_of_runs
-SELECT id, run, kind, body FROM inbox WHERE run IN (SELECT value FROM json_each(:nos)) ORDER BY id;
+SELECT id, run, kind, body FROM inbox WHERE run {numbered nos} ORDER BY id;
 
 -- name: letters_of_worker
-SELECT i.id, i.run, i.kind, i.body FROM inbox i CROSS JOIN runs r ON r.no = i.run
+SELECT i.id, i.run, i.kind, i.body FROM inbox i {ordered_join} runs r ON r.no = i.run
 WHERE r.owner = :worker ORDER BY i.id;
 
 -- name: consume
-DELETE FROM inbox WHERE id = ?;
+DELETE FROM inbox WHERE id {numbered ids};
 
 -- name: post
 -- Senders only insert. A run that has ended takes only what is meant for it even so.
 INSERT INTO inbox (run, kind, control, dedupe, body, ts)
 SELECT no, :kind, :control, :dedupe, :body, :now FROM runs
-WHERE app = :app AND id = :run_id AND (:late OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
-ON CONFLICT DO NOTHING;
+WHERE app = :app AND id = :run_id AND (:late = 1 OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
+  AND no = coalesce(CAST(:run_no AS BIGINT), no)
+  AND (CAST(:child_of AS TEXT) IS NULL OR parent_id = CAST(:child_of AS TEXT))
+ON CONFLICT DO NOTHING
+RETURNING id, run;
+
+-- name: addressed
+SELECT no, status FROM runs
+WHERE app = :app AND id = :run_id AND no = coalesce(CAST(:run_no AS BIGINT), no)
+  AND (CAST(:child_of AS TEXT) IS NULL OR parent_id = CAST(:child_of AS TEXT));
+
+-- name: take_once
+-- The inbox forgets what was read; what is good for one answer has to be known for longer.
+INSERT INTO attributes (run, key, value, body) VALUES (:run, 'once', :value, '') ON CONFLICT DO NOTHING;
 
 -- name: orders
 SELECT kind FROM inbox WHERE run = :no AND control = 1 ORDER BY id;
 
 -- name: set_attribute
-INSERT INTO attributes (run, key, value, body) VALUES (?, ?, ?, ?)
+INSERT INTO attributes (run, key, value, body) VALUES (:run, :key, :value, :body)
 ON CONFLICT (run, key, value) DO UPDATE SET body = excluded.body;
 
 -- name: clear_attribute
-DELETE FROM attributes WHERE run = ? AND key = ?;
+DELETE FROM attributes WHERE run = :run AND key = :key;
 
 -- name: drop_attribute
-DELETE FROM attributes WHERE run = ? AND key = ? AND value = ?;
+DELETE FROM attributes WHERE run = :run AND key = :key AND value = :value;
 
 -- name: set_meta
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
@@ -90,7 +104,7 @@ UPDATE workers SET lease_until = :until WHERE id = :worker;
 SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules FROM workers WHERE app = :app;
 
 -- name: addresses
-SELECT address FROM workers WHERE (app = :app OR :everyone) AND address <> '';
+SELECT address FROM workers WHERE (app = :app OR :everyone = 1) AND address <> '';
 
 -- name: apps
 -- From one name to the next by the index, as a plain DISTINCT would read every run.
@@ -101,16 +115,26 @@ WITH RECURSIVE found (app) AS (
 SELECT app FROM found WHERE app IS NOT NULL UNION SELECT app FROM workers UNION SELECT app FROM schedules ORDER BY 1;
 
 -- name: delete_worker
-DELETE FROM workers WHERE id = :worker;
+DELETE FROM workers WHERE id = :worker RETURNING listens;
+
+-- name: expire_worker
+-- Only if it has not renewed its lease since that was read.
+DELETE FROM workers WHERE id = :worker AND lease_until = :lease_until RETURNING listens;
 
 -- name: release_runs
 -- What a worker leaves behind can be claimed at once. Runs that have ended or are held need nobody.
 UPDATE runs
 SET owner = NULL,
-    losses = losses + CASE WHEN held = 0 AND finished_at IS NULL THEN max(:loss, 1 - durable) ELSE 0 END,
+    losses = losses + CASE WHEN held = 0 AND finished_at IS NULL THEN (CASE WHEN durable = 0 THEN 1 ELSE :loss END) ELSE 0 END,
     wake_at = CASE WHEN held = 0 AND finished_at IS NULL THEN :now ELSE wake_at END,
     status = CASE WHEN status = 'RUNNING' THEN 'PENDING' ELSE status END
 WHERE owner = :worker;
+
+-- name: release_lost
+-- Runs of workers that have no row. Nobody should leave any; a run must not be lost if somebody does.
+UPDATE runs SET owner = NULL, wake_at = CASE WHEN held = 0 AND finished_at IS NULL THEN :now ELSE wake_at END,
+    status = CASE WHEN status = 'RUNNING' THEN 'PENDING' ELSE status END
+WHERE app = :app AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.owner);
 
 -- name: learn
 UPDATE workers SET names = :names, schedules = :schedules WHERE id = :worker;
@@ -118,23 +142,28 @@ UPDATE workers SET names = :names, schedules = :schedules WHERE id = :worker;
 -- name: welcome
 -- A new worker may know code that nobody knew, or have mended code that diverged.
 UPDATE runs SET held = 0, stuck = '', reason = '', status = 'PENDING', wake_at = :now
-WHERE app = :app AND owner IS NULL AND status = 'STUCK'
-  AND (stuck = 'unknown' OR (stuck = 'diverged' AND build <> :build))
-  AND workflow IN (SELECT value FROM json_each(:names));
+WHERE no IN (
+    SELECT no FROM runs
+    WHERE app = :app AND owner IS NULL AND status = 'STUCK'
+      AND (stuck = 'unknown' OR (stuck = 'diverged' AND build <> :build)) AND workflow {among names}
+    ORDER BY no {lock});
 
 -- name: payloads
 SELECT payload FROM history WHERE run = :no AND seq > :after ORDER BY seq;
 
 -- name: payloads_of_kinds
 SELECT payload FROM history WHERE run = :no AND seq > :after
-AND kind IN (SELECT value FROM json_each(:kinds)) ORDER BY seq;
+AND kind {among kinds} ORDER BY seq;
+
+-- name: attributes
+SELECT value, body FROM attributes WHERE run = :no AND key = :key;
 
 -- name: data
 SELECT key, body FROM attributes WHERE run = :no AND key LIKE 'data.%' ORDER BY key;
 
 -- name: append_stream
 INSERT INTO streams (run, number, cmd, attempt, ts, item)
-SELECT :run, ifnull(max(number), 0) + 1, :cmd, :attempt, :ts, :item FROM streams WHERE run = :run;
+SELECT :run, coalesce(max(number), 0) + 1, :cmd, :attempt, :ts, :item FROM streams WHERE run = :run;
 
 -- name: streamed
 SELECT cmd, max(attempt) FROM streams WHERE run = :no GROUP BY cmd;
@@ -143,32 +172,48 @@ SELECT cmd, max(attempt) FROM streams WHERE run = :no GROUP BY cmd;
 SELECT number, cmd, attempt, ts, item FROM streams WHERE run = :no AND number > :after ORDER BY number LIMIT :limit;
 
 -- name: find_hook
-SELECT r.id, a.body FROM attributes a CROSS JOIN runs r ON r.no = a.run
+SELECT r.id, a.body FROM attributes a {ordered_join} runs r ON r.no = a.run
 WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
 
 -- name: delete_parts
-DELETE FROM {table} WHERE run IN (SELECT value FROM json_each(:nos));
+DELETE FROM {table} WHERE run {numbered nos};
 
 -- name: delete_runs
-DELETE FROM runs WHERE no IN (SELECT value FROM json_each(:nos));
+DELETE FROM runs WHERE no {numbered nos};
 
 -- name: expired
-SELECT no FROM runs WHERE app = :app AND expires_at <= :now AND owner IS NULL ORDER BY expires_at LIMIT :limit;
+-- Not while somebody asks something of it: a parent, for example, that wants to know how it ended.
+SELECT no FROM runs
+WHERE app = :app AND expires_at <= :now AND owner IS NULL
+  AND NOT EXISTS (SELECT 1 FROM inbox i WHERE i.run = runs.no AND i.control = 1)
+ORDER BY expires_at LIMIT :limit {skip};
 
 -- name: next_wake
 SELECT wake_at FROM runs
-WHERE app = :app AND owner IS NULL AND wake_at IS NOT NULL AND workflow IN (SELECT value FROM json_each(:names))
+WHERE app = :app AND owner IS NULL AND wake_at IS NOT NULL AND workflow {among names}
 ORDER BY wake_at LIMIT 1;
 
+-- name: latest_lease
+SELECT max(lease_until) FROM workers WHERE app = :app;
+
+-- name: get_meta
+SELECT value FROM meta WHERE key = :key;
+
+-- name: reset_times
+-- Runs whose own time is in the future wait for a time that is too late.
+UPDATE runs SET wake_at = :now
+WHERE app = :app AND owner IS NULL AND wake_at > :now AND status = 'WAITING'
+  AND (SELECT h.ts FROM history h WHERE h.run = runs.no ORDER BY h.seq DESC LIMIT 1) > :ahead;
+
 -- name: message_waits
-SELECT 1 FROM inbox i CROSS JOIN runs r ON r.no = i.run
-WHERE r.app = :app AND r.owner IS NULL AND r.workflow IN (SELECT value FROM json_each(:names))
+SELECT 1 FROM inbox i {ordered_join} runs r ON r.no = i.run
+WHERE r.app = :app AND r.owner IS NULL AND r.workflow {among names}
   AND (i.control = 1 OR (r.held = 0 AND (r.status NOT IN ('PENDING', 'RETRY') OR r.wake_at <= :now))) LIMIT 1;
 
 -- name: orphans
 SELECT {columns} FROM runs
 WHERE app = :app AND owner IS NULL AND held = 0 AND wake_at <= :before
-  AND workflow NOT IN (SELECT j.value FROM workers w, json_each({names}) j WHERE w.app = :app)
+  AND workflow NOT IN (SELECT j.value FROM workers w, {elements w.names} WHERE w.app = :app)
 ORDER BY wake_at LIMIT 100;
 
 -- name: set_aside
@@ -176,30 +221,33 @@ UPDATE runs SET status = 'STUCK', held = 1, reason = :reason, stuck = :stuck, wa
 WHERE no = :no AND owner IS NULL AND held = 0 AND finished_at IS NULL;
 
 -- name: select_schedules
-SELECT {schedule} FROM schedules s WHERE s.app = :app AND (:name IS NULL OR s.name = :name) ORDER BY s.name;
+SELECT {schedule} FROM schedules s WHERE s.app = :app ORDER BY s.name;
+
+-- name: select_schedule
+SELECT {schedule} FROM schedules s WHERE s.app = :app AND s.name = :name;
 
 -- name: due_schedules
 -- By the two partial indexes: there may be many schedules, of which few have something to do.
 SELECT {schedule} FROM schedules s WHERE s.app = :app AND s.name IN (
     SELECT name FROM (
         SELECT name FROM schedules
-        WHERE app = :app AND paused = 0 AND next_at <= :now AND workflow IN (SELECT value FROM json_each(:names))
-        ORDER BY next_at LIMIT :limit)
+        WHERE app = :app AND paused = 0 AND next_at <= :now AND workflow {among names}
+        ORDER BY next_at LIMIT :limit) due
     UNION ALL
     SELECT name FROM (
         SELECT s.name FROM schedules s
-        WHERE s.app = :app AND s.queued <> '[]' AND s.paused = 0 AND s.workflow IN (SELECT value FROM json_each(:names))
-          AND NOT {is_active} LIMIT :limit))
+        WHERE s.app = :app AND s.queued <> '[]' AND s.paused = 0 AND s.workflow {among names}
+          AND NOT {is_active} LIMIT :limit) waiting)
 ORDER BY s.next_at LIMIT :limit;
 
 -- name: next_tick
 SELECT CASE WHEN EXISTS (
     SELECT 1 FROM schedules s
-    WHERE s.app = :app AND s.queued <> '[]' AND s.paused = 0 AND s.workflow IN (SELECT value FROM json_each(:names))
+    WHERE s.app = :app AND s.queued <> '[]' AND s.paused = 0 AND s.workflow {among names}
       AND NOT {is_active})
 THEN 0 ELSE (
     SELECT next_at FROM schedules
-    WHERE app = :app AND paused = 0 AND next_at IS NOT NULL AND workflow IN (SELECT value FROM json_each(:names))
+    WHERE app = :app AND paused = 0 AND next_at IS NOT NULL AND workflow {among names}
     ORDER BY next_at LIMIT 1) END;
 
 -- name: insert_schedule
@@ -212,7 +260,7 @@ ON CONFLICT (app, name) DO NOTHING;
 -- deleted and made anew has another.
 UPDATE schedules
 SET workflow = :workflow, spec = :spec, declared = :declared, paused = :paused, reason = :reason, next_at = :next_at,
-    last_at = :last_at, active = :active, queued = :queued, revision = max(:now, revision + 1)
+    last_at = :last_at, active = :active, queued = :queued, revision = CASE WHEN revision < :now THEN :now ELSE revision + 1 END
 WHERE app = :app AND name = :name AND revision = :revision;
 
 -- name: delete_schedule

@@ -1,0 +1,96 @@
+"""Where code stands, in words: lines of the user's own code, for errors."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Collection
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from holdfast.core.loop import Task
+
+
+class SourceLine(NamedTuple):
+    """A line of code, to be put into words only when somebody asks."""
+
+    code: CodeType
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line} in {self.code.co_name}"
+
+
+def source_line() -> SourceLine | None:
+    """The nearest line of code that is not Holdfast's or asyncio's, if any calls."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_ours(frame):
+        frame = frame.f_back
+    return None if frame is None else SourceLine(frame.f_code, frame.f_lineno)
+
+
+def code_line() -> str:
+    return str(source_line() or "")
+
+
+def task_lines(task: Task[Any], users_own: bool = False) -> list[str]:
+    """Where a suspended task stands, outermost first: all of it, or only the lines of users."""
+    driver: Any = task.get_coro()
+    frames: list[FrameType] = []
+    if driver is not None and driver.runner is not None:
+        stack = [frame for frame, _ in traceback.walk_stack(driver.runner.gr_frame)]
+        frames = [frame for frame in reversed(stack) if not _is_ours(frame, ("holdfast.core.",))]
+    coro: Any = driver.coro if driver is not None and not frames else None
+    while coro is not None and getattr(coro, "cr_frame", None) is not None:
+        frames.append(coro.cr_frame)
+        coro = coro.cr_await
+    return [_line(frame) for frame in frames if not (users_own and _is_ours(frame))]
+
+
+def _is_ours(frame: FrameType, modules: tuple[str, ...] = ("holdfast.", "asyncio.")) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.startswith(modules)
+
+
+def _line(frame: FrameType) -> str:
+    return str(SourceLine(frame.f_code, frame.f_lineno))
+
+
+# -- code that is under way
+
+
+def package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def frames_of_users(frame: FrameType | None) -> list[FrameType]:
+    """From this one, the innermost, out to the function that Holdfast has called."""
+    frames: list[FrameType] = []
+    while frame is not None and package_of(frame) != "holdfast":
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def line_of_users(frames: list[FrameType], libraries: Collection[str] = ()) -> str:
+    """The line to mend: not in a library that the function uses, unless that is where the function itself is."""
+    frames = [frame for frame in frames if package_of(frame) not in libraries]
+    if not frames:
+        return ""
+    home = package_of(frames[-1])
+    return _line(next(frame for frame in frames if package_of(frame) == home or not _is_installed(frame)))
+
+
+def line_of_thread(thread: int | None, libraries: Collection[str] = ()) -> str:
+    """The line of users that a thread is at."""
+    frame = sys._current_frames().get(thread or 0)
+    while (
+        frame is not None and package_of(frame) == "holdfast"
+    ):  # called by users, or called in place of what they call
+        frame = frame.f_back
+    return line_of_users(frames_of_users(frame), libraries) or "an unknown line"
+
+
+def _is_installed(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    return "/site-packages/" in file or "/dist-packages/" in file or package_of(frame) in sys.stdlib_module_names

@@ -1,0 +1,196 @@
+"""What turns an engine: its queue, its threads, and the only place that waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from holdfast.engine.engine import Arrival, DeclaredDead, Engine, Hint, Report, Stop, Wake
+from holdfast.engine.health import Health, Pulse
+from holdfast.errors import StoreError, StoreLostError
+from holdfast.logs import install
+from holdfast.ports import Attempt, Clock, Store, Topic
+
+logger = logging.getLogger("holdfast.engine")
+
+
+class Waiter(Protocol):
+    """How a host waits: a test lets time skip meanwhile."""
+
+    def wait(self, get: Callable[[float], Any], wake: Wake) -> Any:
+        """Block in `get(seconds)` until something arrives, and return it, or until the time `wake` has come; then it
+        raises queue.Empty."""
+
+
+class RealTime(Waiter):
+    """Waits as long as it takes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def wait(self, get: Callable[[float], Any], wake: Wake) -> Any:
+        seconds = wake.seconds
+        for moment in (wake.due, wake.tick):
+            if moment is not None:
+                seconds = min(seconds, (moment - self._clock.now()) / 1_000_000)
+        if seconds <= 0:
+            raise Empty
+        return get(seconds)
+
+
+class Host:
+    """Runs an engine. `run` is its thread; `stop` ends it after draining."""
+
+    def __init__(self, engine: Engine, waiter: Waiter | None = None) -> None:
+        self.engine = engine
+        self.failure: BaseException | None = None
+        self._waiter = waiter or RealTime(engine.clock)
+        self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
+        self._pulse = Pulse(engine.clock.monotonic())
+        self._heart: threading.Thread | None = None
+        self._is_ending = threading.Event()
+        self.on_beat: Callable[[], None] = lambda: None
+        self._broken_turns = 0
+
+    @property
+    def store(self) -> Store:
+        return self.engine.store
+
+    @property
+    def worker_id(self) -> str:
+        return self.engine.me.worker
+
+    # -- life
+
+    def start(self) -> None:
+        """Register, and begin to listen; then `run` may be called on a thread."""
+        engine = self.engine
+        install()
+        address = engine.notifier.listen(self.hint)
+        try:
+            engine.start(address)
+        except BaseException:
+            engine.notifier.close()
+            raise
+        engine.guard.start()
+        engine.executor.start(
+            self._arrivals.put, self._report, lambda: engine.membership.may_begin(self._declared_dead)
+        )
+        self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
+        self._heart.start()
+
+    def run(self) -> None:
+        """Turn until stopped, or until the store is lost: then `failure` says so."""
+        try:
+            wake = self._turn([])
+            while wake is not None:
+                wake = self._turn(self._arrived(wake))
+        except StoreLostError as error:
+            self.failure = error
+            logger.critical("worker %s ends, as there is nothing that it can do any more: %s", self.worker_id, error)
+        except BaseException as error:
+            self.failure = error
+            logger.critical("the engine of app %r ends because of an error in it", self.engine.app.name, exc_info=True)
+            raise
+        finally:
+            self._close()
+
+    def stop(self, grace: float | None = None) -> None:
+        """Stop claiming, let steps finish for `grace` seconds, then release every run."""
+        self._arrivals.put(Stop(self.engine.settings.grace if grace is None else grace))
+
+    def wake(self) -> None:
+        """Let the engine look at everything."""
+        self.hint(Topic.EVERYTHING)
+
+    def hint(self, topic: Topic) -> None:
+        self._arrivals.put(_HINTS[topic])
+
+    def health(self) -> Health:
+        """How it is doing. May be asked from any thread, and asks the store nothing itself."""
+        engine, pulse, now = self.engine, self._pulse, self.engine.clock.monotonic()
+        problem = pulse.problem(now, engine.settings.lease)
+        lost = engine.lost or (self.failure if isinstance(self.failure, StoreLostError) else None)
+        if lost is not None:
+            problem = str(lost)
+        elif self.failure is not None:
+            problem = f"the engine has ended because of an error in it: {self.failure!r}"
+        return Health(
+            ok=not problem, problem=problem, worker=engine.me.worker, app=engine.app.name, build=engine.me.build,
+            store_reachable=not (pulse.trouble or lost), heartbeat_age=round(now - pulse.heartbeat, 3),
+            turn_age=round(now - pulse.turn, 3),
+            commit_age=None if engine.last_commit is None else round(now - engine.last_commit, 3),
+            runs=len(engine.runs), steps=len(engine.inflight), stopping=engine.stopping, note=engine.strain,
+        )  # fmt: skip
+
+    # -- turning
+
+    def _turn(self, arrivals: list[Arrival]) -> Wake | None:
+        """A turn that fails in a way nobody thought of is not the end."""
+        engine = self.engine
+        self._pulse.turn = engine.clock.monotonic()
+        try:
+            wake = engine.turn(arrivals)
+        except Exception as error:
+            self._broken_turns += 1
+            if self._broken_turns > engine.settings.broken_turns:
+                raise
+            logger.critical("a turn of the engine of app %r failed, trying again", engine.app.name, exc_info=True)
+            engine.backoff.failed("a turn", error)
+            engine.start_over()
+            return Wake(None, None, engine.backoff.until - engine.clock.monotonic(), 0)
+        self._broken_turns = 0
+        if engine.lost is not None:
+            raise engine.lost
+        return wake
+
+    def _arrived(self, wake: Wake) -> list[Arrival]:
+        """All that has arrived; wait for it if nothing is to be done before."""
+        queue = self._arrivals
+        found: list[Arrival] = []
+        try:
+            if not wake.at_once and queue.empty():
+                found.append(self._waiter.wait(lambda seconds: queue.get(timeout=seconds), wake))
+            while True:
+                found.append(queue.get_nowait())
+        except Empty:
+            return found
+
+    def _report(self, attempt: Attempt, kind: str, value: Any) -> None:
+        self._arrivals.put(Report(attempt, kind, value))
+
+    def _declared_dead(self, worker_id: str) -> None:
+        self._arrivals.put(DeclaredDead(worker_id))
+
+    # -- threads
+
+    def _beat(self) -> None:
+        """The heartbeat has a thread of its own: a busy engine is not a dead one."""
+        membership, settings = self.engine.membership, self.engine.settings
+        last = self.store.now()
+        while not self._is_ending.wait(settings.beat):
+            worker_id = membership.me.worker
+            try:
+                if not membership.beat():
+                    self._declared_dead(worker_id)
+                self._pulse.beaten(self.engine.clock.monotonic())
+                self.on_beat()
+            except StoreError as error:
+                self._pulse.trouble = str(error)
+                logger.warning("heartbeat failed, trying again: %s", error)
+            last = membership.check_gap(last, settings.beat)
+
+    def _close(self) -> None:
+        self._is_ending.set()
+        if self._heart is not None:
+            self._heart.join(1)
+        self.engine.guard.stop()
+        self.engine.close()
+        self.engine.notifier.close()
+        self.engine.executor.close()
+
+
+_HINTS = {topic: Hint(topic) for topic in Topic}

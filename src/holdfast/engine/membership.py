@@ -1,0 +1,134 @@
+"""This worker among the others: registered, alive to them or not, and who they are."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+
+from holdfast.core.registry import Definitions
+from holdfast.engine.clocks import AHEAD
+from holdfast.engine.domain_events import subscription_of
+from holdfast.engine.owned import Identity
+from holdfast.engine.settings import Settings
+from holdfast.errors import StoreError
+from holdfast.ports import Clock, Store, Subscription, WorkerRow
+
+logger = logging.getLogger("holdfast.engine")
+
+
+def new_worker_id() -> str:
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Membership:
+    """Registers, renews the lease, and knows until when nobody can have declared this worker dead."""
+
+    def __init__(
+        self, app: Definitions, store: Store, clock: Clock, settings: Settings, me: Identity, new_id: Callable[[], str]
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._new_id = new_id
+        self._asking = threading.Lock()
+        self._sure_until = 0.0
+        self._judge_from = 0  # the store's time from which other workers' leases mean something
+        self._last_look = 0
+        self.me = me
+        self.names = sorted(app.known_names())
+        self.revision = app.revision
+        self.address = ""
+        self.is_registered = False
+        self.has_peers = False
+        self.clock_was_set_back = False
+        self.is_damaged = False  # what others read of this worker
+
+    # -- coming and going
+
+    def register(self, schedules: Sequence[str]) -> None:
+        """Become a worker, or, once declared dead, another one."""
+        worker_id, began = self._new_id(), self._clock.monotonic()
+        self._store.register(self._describe(worker_id, schedules), self._settings.lease_us, self._subscriptions())
+        self.me.worker = worker_id
+        self._sure_until = began + self._settings.lease
+        self.is_registered = True
+
+    def tell_definitions(self, schedules: Sequence[str]) -> None:
+        """Something was defined since this worker has registered, in a notebook for example."""
+        self._store.learn(self._describe(self.me.worker, schedules), self._subscriptions())
+
+    def _describe(self, worker_id: str, schedules: Sequence[str]) -> WorkerRow:
+        return WorkerRow(
+            id=worker_id, app=self._app.name, host=platform.node(), pid=os.getpid(), build=self.me.build,
+            names=self.names, schedules=list(schedules), address=self.address,
+        )  # fmt: skip
+
+    def _subscriptions(self) -> list[Subscription]:
+        return [subscription_of(subscriber) for subscriber in self._app.subscribers()]
+
+    def fenced(self) -> None:
+        """Others took this worker for dead."""
+        self.is_registered = False
+        self._sure_until = 0.0
+        self._store.let_go(self.me.worker)
+
+    # -- being alive to the others
+
+    def beat(self) -> bool:
+        """Renew the lease; False if others have declared this worker dead. From any thread."""
+        worker_id, began = self.me.worker, self._clock.monotonic()
+        if not self._store.beat(worker_id, self._settings.lease_us):
+            return False
+        if worker_id == self.me.worker:
+            self._sure_until = began + self._settings.lease
+        return True
+
+    def may_begin(self, on_dead: Callable[[str], None]) -> bool:
+        """Whether a step may still begin here; asked on any thread. A process that was frozen past its lease goes on
+        where it was, and doesn't know yet that others have taken its runs."""
+        if self._clock.monotonic() < self._sure_until:
+            return True
+        with self._asking:
+            if self._clock.monotonic() < self._sure_until:  # another thread has asked
+                return True
+            worker_id = self.me.worker
+            try:
+                if self.beat():
+                    return True
+            except StoreError as error:
+                logger.warning("no step begins before the store has said whether this worker is alive: %s", error)
+                return False
+        on_dead(worker_id)
+        return False
+
+    # -- the others
+
+    def look_at_others(self) -> list[str]:
+        """Who lives, and who no longer does: those that are declared dead now."""
+        by_lease = self._store.now() >= self._judge_from
+        dead = self._store.bury(self.me.worker, by_lease=by_lease)
+        workers = self._store.workers()
+        self.is_damaged = any(worker.damage for worker in workers if worker.id == self.me.worker)
+        peers = [worker for worker in workers if worker.id != self.me.worker]
+        self.has_peers = bool(peers)
+        self.me.others, self.me.peers = {w.build for w in peers}, frozenset(w.id for w in peers)
+        self.me.looks += 1
+        return dead
+
+    def check_gap(self, last: int, interval: float) -> int:
+        """Whoever was kept from the store (a lock, a sleeping machine) can't tell whether the others were, and gives
+        them time to renew their leases. The time now, to be given as `last` after about `interval` seconds."""
+        now = self._store.now()
+        if last - now > AHEAD:
+            self.clock_was_set_back = True
+        if now - last > round((interval + self._settings.lease / 2) * 1_000_000):
+            self._judge_from = now + self._settings.lease_us
+        return now
+
+    def swept(self) -> None:
+        self._last_look = self.check_gap(self._last_look or self._store.now(), self._settings.sweep)

@@ -1,0 +1,63 @@
+"""Where work comes from: each source knows whether there may be something new, and when there will be.
+
+`stale` says that something may have come since it was last asked; asking is left until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.ports import Letter, Store
+
+LOCKED_AWHILE = 20_000
+"""Microseconds until a run that others had locked is looked at again."""
+
+
+class Claims:
+    """Runs that nobody owns. `due_at` is when the next one can be claimed, by the store's clock."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.stale = True
+        self.due_at: int | None = None
+        self.is_due_unknown = False  # somebody may have parked or created a run
+        self._came_too_late = False  # what was due could not be claimed
+
+    def look(self, names: Sequence[str]) -> bool:
+        """Whether a run can be claimed now; if not, when the next one can."""
+        self.is_due_unknown = False
+        wake = self._store.next_wake(names)
+        now = self._store.now()
+        if wake is not None and wake <= now and self._came_too_late:
+            wake = now + LOCKED_AWHILE  # others are at it: their hints or the sweep tell when they have let go
+        self._came_too_late = False
+        self.stale = wake is not None and wake <= now
+        self.due_at = wake
+        return self.stale
+
+    def claimed(self, asked: int, got: int, alone: bool) -> None:
+        """So many were asked for, by a commit that did nothing else if `alone`."""
+        self.stale = got >= asked
+        self._came_too_late = alone and not got
+        self.is_due_unknown = True
+
+    def released(self, due: int) -> None:
+        """A run was parked here until then."""
+        if self.due_at is None or due < self.due_at:
+            self.due_at = due
+
+    def is_due(self, now: int) -> bool:
+        return self.due_at is not None and self.due_at <= now
+
+
+class Inbox:
+    """Messages to runs that this worker owns."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.stale = False
+
+    def poll(self, worker_id: str) -> list[Letter]:
+        letters = self._store.letters(worker_id)
+        self.stale = False
+        return letters

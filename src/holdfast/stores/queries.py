@@ -1,0 +1,233 @@
+"""What people and monitors read, in every SQL store the same way: the Query port over the queries in `sql/`."""
+
+from __future__ import annotations
+
+import abc
+import json
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib import resources
+from typing import Any, TypeVar
+
+from holdfast.errors import EncodeError
+from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, StreamRow, WorkerRow
+from holdfast.stores.dialect import Dialect
+
+COLUMNS = (
+    "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
+    "end_seq", "priority", "parent_id", "parent_cmd", "root_id", "correlation", "build", "durable", "options",
+    "fingerprint", "created_at", "started_at", "finished_at", "expires_at",
+)  # fmt: skip
+EVENT_COLUMNS = ("no", "app", "id", "name", "key", "payload", "correlation", "run_id", "cmd", "quiet", "ts")
+IS_ACTIVE = "EXISTS (SELECT 1 FROM runs r WHERE r.app = s.app AND r.id = s.active AND r.finished_at IS NULL)"
+SCHEDULE = (
+    "s.name, s.workflow, s.spec, s.declared, s.paused, s.reason, s.next_at, s.last_at, s.active, {is_active}, s.queued, "
+    "s.revision"
+)
+VALUE_LIMIT = 200
+LAST_CHARACTER = "\U0010ffff"
+Item = TypeVar("Item", bound=str | int)
+
+
+def refuse_nul(*texts: str) -> None:
+    """Not every database can hold it in a text, and what works on one has to work on all."""
+    for text in texts:
+        if "\0" in text:
+            raise EncodeError(
+                f"{text!r} contains a NUL character, which can't be kept in an id, a name or a key; leave it out"
+            )
+
+
+def list_in(text: Any, kind: type[Item]) -> list[Item]:
+    """A column that holds a list; an empty one if it was damaged. One bad row must not keep anybody from the others."""
+    return _read_list(text, kind) or []
+
+
+def _read_list(text: Any, kind: type[Item]) -> list[Item] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError):
+        return None
+    return found if isinstance(found, list) and all(type(item) is kind for item in found) else None
+
+
+def damage_of(**columns: tuple[Any, type[str] | type[int]]) -> str:
+    """What to say of the columns that should hold lists of that kind, and don't; empty if they do."""
+    bad = [name for name, (text, kind) in columns.items() if _read_list(text, kind) is None]
+    return f"its row in the store is damaged: {' and '.join(bad)} can't be read" if bad else ""
+
+
+@cache
+def read_queries(dialect: Dialect) -> dict[str, str]:
+    """All queries by name, in the words of one database."""
+    folder = resources.files("holdfast.stores").joinpath("sql")
+    text = "".join(folder.joinpath(name).read_text() for name in ("queries.sql", "domain_events.sql", *dialect.files))
+    text = text.replace("{columns}", ", ".join(COLUMNS))
+    text = text.replace("{schedule}", SCHEDULE).replace("{is_active}", IS_ACTIVE)
+    text = text.replace("{event}", ", ".join(f"e.{name}" for name in EVENT_COLUMNS))
+    blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
+    texts = (re.sub(r"^--.*\n", "", block, flags=re.M).strip().rstrip("; ") for block in blocks[1::2])
+    return {name: dialect.render(query) for name, query in zip(blocks[::2], texts, strict=True)}
+
+
+class SqlQuery(abc.ABC):
+    """The Query port. `db` is a connection that `read` or `write` has given."""
+
+    app: str
+    url: str
+    clock: Clock
+    dialect: Dialect
+    _q: dict[str, str]
+    _secret: bytes = b""
+
+    @abc.abstractmethod
+    def read(self) -> AbstractContextManager[Any]:
+        """A connection to read with."""
+
+    def now(self) -> int:
+        return self.clock.now()
+
+    def secret(self) -> bytes:
+        if not self._secret:
+            with self.read() as db:
+                self._secret = bytes(db.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()[0])
+        return self._secret
+
+    def workers(self) -> list[WorkerRow]:
+        with self.read() as db:
+            rows = db.execute(self._q["select_workers"], {"app": self.app}).fetchall()
+        return [
+            WorkerRow(
+                id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=list_in(r[5], str), address=r[6],
+                started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str),
+                damage=damage_of(names=(r[5], str), schedules=(r[9], str)),
+            )
+            for r in rows
+        ]  # fmt: skip
+
+    def apps(self) -> list[str]:
+        with self.read() as db:
+            return [name for (name,) in db.execute(self._q["apps"])]
+
+    # -- runs
+
+    def get(self, run_id: str) -> RunRow | None:
+        with self.read() as db:
+            row = db.execute(self._q["select_run"], {"app": self.app, "id": run_id}).fetchone()
+        return self._row(row) if row is not None else None
+
+    def runs(self, query: RunQuery) -> list[RunRow]:
+        where, parameters = ["app = :app"], {"app": self.app, "limit": query.limit}
+
+        def add(condition: str, **values: Any) -> None:
+            where.append(condition)
+            parameters.update(values)
+
+        for text, value in (
+            ("workflow = :workflow", query.workflow),
+            ("parent_id = :parent", query.parent),
+            ("created_at >= :since", query.since),
+            ("owner = :owner", query.owner),
+            ("no < :after", query.after),
+        ):
+            if value is not None:
+                add(text, **{text.rpartition(":")[2]: value})
+        if query.prefix:
+            add("id >= :prefix AND id < :beyond", prefix=query.prefix, beyond=query.prefix + LAST_CHARACTER)
+        if query.statuses:
+            add("status {among statuses}", statuses=self.dialect.array(str(status) for status in query.statuses))
+        if query.schedule is not None:
+            add(
+                "no IN (SELECT run FROM attributes WHERE key = 'schedule' AND value = :schedule)",
+                schedule=query.schedule,
+            )
+        for i, (key, value) in enumerate(query.data.items()):
+            add(
+                f"no IN (SELECT run FROM attributes WHERE key = :key{i} AND value = :value{i} AND body = :body{i})",
+                **{f"key{i}": f"data.{key}", f"value{i}": value[:VALUE_LIMIT], f"body{i}": value.encode()},
+            )
+        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {' AND '.join(where)} ORDER BY no DESC LIMIT :limit"
+        with self.read() as db:
+            return [self._row(row) for row in db.execute(self.dialect.render(sql), parameters)]
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
+        with self.read() as db:
+            parameters = {"no": self._number(db, run_id), "after": after}
+            if not kinds:
+                return [row[0] for row in db.execute(self._q["payloads"], parameters)]
+            parameters["kinds"] = self.dialect.array(kinds)
+            return [row[0] for row in db.execute(self._q["payloads_of_kinds"], parameters)]
+
+    def data(self, run_id: str) -> dict[str, bytes]:
+        with self.read() as db:
+            rows = db.execute(self._q["data"], {"no": self._number(db, run_id)}).fetchall()
+        return {key.removeprefix("data."): body for key, body in rows}
+
+    def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
+        with self.read() as db:
+            return dict(db.execute(self._q["attributes"], {"no": self._number(db, run_id), "key": key}).fetchall())
+
+    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
+        with self.read() as db:
+            parameters = {"no": self._number(db, run_id), "after": after, "limit": limit}
+            return [StreamRow(*row) for row in db.execute(self._q["stream"], parameters)]
+
+    def orders(self, run_id: str) -> list[str]:
+        with self.read() as db:
+            return [kind for (kind,) in db.execute(self._q["orders"], {"no": self._number(db, run_id)})]
+
+    def find_hook(self, key: str) -> list[tuple[str, str]]:
+        with self.read() as db:
+            rows = db.execute(self._q["find_hook"], {"value": key, "app": self.app}).fetchall()
+        return [(run_id, name) for run_id, names in rows for name in list_in(names, str)]
+
+    # -- schedules
+
+    def schedules(self, name: str | None = None) -> list[ScheduleRow]:
+        query = "select_schedules" if name is None else "select_schedule"
+        return self._schedules(query, {"app": self.app, "name": name})
+
+    def _schedules(self, query: str, parameters: dict[str, Any]) -> list[ScheduleRow]:
+        with self.read() as db:
+            rows = db.execute(self._q[query], parameters).fetchall()
+        return [
+            ScheduleRow(
+                name=r[0], workflow=r[1], spec=r[2], declared=bool(r[3]), paused=bool(r[4]), reason=r[5], next_at=r[6],
+                last_at=r[7], active=r[8], is_active=bool(r[9]), queued=list_in(r[10], int), revision=r[11],
+                damage=damage_of(queued=(r[10], int)),
+            )
+            for r in rows
+        ]  # fmt: skip
+
+    # -- domain events
+
+    def domain_event(self, id: str) -> DomainEventRow | None:
+        with self.read() as db:
+            row = db.execute(self._q["domain_event"], {"id": id}).fetchone()
+        return None if row is None else self._event(row)
+
+    def trace(self, correlation: str, limit: int) -> tuple[list[RunRow], list[DomainEventRow]]:
+        root_app, _, root_id = correlation.partition(":")
+        parameters = {"correlation": correlation, "root_app": root_app, "root_id": root_id, "limit": limit}
+        with self.read() as db:
+            runs = db.execute(self._q["runs_of_process"], parameters).fetchall()
+            events = db.execute(self._q["events_of_process"], parameters).fetchall()
+        return [self._row(row) for row in runs], [self._event(row) for row in events]
+
+    # -- rows
+
+    def _number(self, db: Any, run_id: str) -> int:
+        found = db.execute(self._q["run_number"], {"app": self.app, "id": run_id}).fetchone()
+        return found[0] if found else -1
+
+    @staticmethod
+    def _row(values: Sequence[Any]) -> RunRow:
+        return RunRow(**dict(zip(COLUMNS, values, strict=True)))
+
+    @staticmethod
+    def _event(values: Sequence[Any]) -> DomainEventRow:
+        row = DomainEventRow(**dict(zip(EVENT_COLUMNS, values, strict=True)))
+        row.quiet = bool(row.quiet)
+        return row

@@ -1,0 +1,65 @@
+-- What PostgreSQL needs in other words than the shared queries: rows that others have locked are left to them, and the
+-- inboxes are walked from run to run by their index, whatever the statistics say.
+
+-- name: claim
+WITH due AS (
+    SELECT no FROM runs
+    WHERE app = :app AND owner IS NULL AND wake_at <= :now AND workflow {among names}
+    ORDER BY wake_at LIMIT :limit {skip}),
+mailed AS (
+    SELECT m.no FROM runs m
+    WHERE m.no = ANY(ARRAY(
+        WITH RECURSIVE box (run) AS (
+            (SELECT run FROM inbox ORDER BY run LIMIT 1)
+            UNION ALL
+            SELECT (SELECT i.run FROM inbox i WHERE i.run > box.run ORDER BY i.run LIMIT 1) FROM box WHERE run IS NOT NULL)
+        SELECT run FROM box WHERE run IS NOT NULL))
+      AND m.app = :app AND m.owner IS NULL AND m.workflow {among names}
+      AND ((m.held = 0 AND (m.status NOT IN ('PENDING', 'RETRY') OR m.wake_at <= :now))
+           OR EXISTS (SELECT 1 FROM inbox i WHERE i.run = m.no AND i.control = 1))
+    LIMIT :limit {skip})
+UPDATE runs
+SET owner = :worker, wake_at = NULL, started_at = coalesce(started_at, :now),
+    status = CASE WHEN status IN ('PENDING', 'WAITING', 'RETRY') THEN 'RUNNING' ELSE status END
+WHERE no = ANY(ARRAY(SELECT no FROM due UNION SELECT no FROM mailed LIMIT :limit)) AND owner IS NULL
+RETURNING {columns};
+
+-- name: message_waits
+SELECT 1 FROM runs m
+WHERE m.no = ANY(ARRAY(
+    WITH RECURSIVE box (run) AS (
+        (SELECT run FROM inbox ORDER BY run LIMIT 1)
+        UNION ALL
+        SELECT (SELECT i.run FROM inbox i WHERE i.run > box.run ORDER BY i.run LIMIT 1) FROM box WHERE run IS NOT NULL)
+    SELECT run FROM box WHERE run IS NOT NULL))
+  AND m.app = :app AND m.owner IS NULL AND m.workflow {among names}
+  AND ((m.held = 0 AND (m.status NOT IN ('PENDING', 'RETRY') OR m.wake_at <= :now))
+       OR EXISTS (SELECT 1 FROM inbox i WHERE i.run = m.no AND i.control = 1))
+LIMIT 1;
+
+-- name: beat
+-- On the way the time of the database is asked for.
+UPDATE workers SET lease_until = :until WHERE id = :worker
+RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+
+-- name: database_time
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+
+-- name: settle
+-- Waits for every transaction that has this worker's row as its fence.
+SELECT 1 FROM workers WHERE id = :worker FOR UPDATE;
+
+-- name: booted
+-- The table is emptied whenever the server had to recover: all locks were let go of then.
+INSERT INTO boots (id, at) VALUES (1, clock_timestamp()) ON CONFLICT DO NOTHING;
+
+-- name: life_locks
+-- For how many seconds locks have been held undisturbed, and those that are held in this database.
+SELECT (SELECT extract(epoch FROM clock_timestamp() - greatest(at, pg_postmaster_start_time()))::float8 FROM boots),
+    ARRAY(SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks
+          WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database()));
+
+-- name: dead_messages
+-- Messages to runs that were deleted while these were under way.
+DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);

@@ -1,0 +1,252 @@
+"""What every store has to do while others do something else: pairs of operations, one of them stopped after each of its
+statements while the other goes on as far as it can. A backend subclasses `RaceContract` and gives a `stores` fixture:
+two stores on the same place, empty, with the clock `self.clock`.
+
+What is stopped is what `store.write()` gives, so it is for stores made of SQL; a store of another kind tests itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast.errors import Fenced
+from holdfast.ports import Change, Message, NewRun, RunQuery, Status, Store, WorkerRow
+from holdfast.testing.contract import LEASE, NAMES, MovableClock, record
+
+BLOCKED = 0.08
+"""Seconds after which an operation that has not returned is taken to wait for the other one."""
+PATIENCE = 30.0
+
+
+class Scene:
+    """Runs in every state, two workers, and the operations that may meet there. `number` keeps it apart from others."""
+
+    def __init__(self, stores: tuple[Any, Any], clock: MovableClock, number: int) -> None:
+        self.one, self.two = stores
+        self.clock = clock
+        for store in stores:
+            store.app = f"orders{number}"
+        self.w1, self.w2, self.w3 = (f"w{i}-{number}" for i in (1, 2, 3))
+        self.claimed: list[tuple[str, list[bytes]]] = []
+        self._register(self.one, self.w1)
+        self._register(self.two, self.w2)
+        self.one.create(self.new("mine"))
+        self.one.create(self.new("done"))
+        self.mine, self.done = self.one.commit(self.w1, [], 10, NAMES).claimed
+        ended = {"owner": None, "status": Status.SUCCESS, "finished_at": 1, "wake_at": None, "expires_at": 1}
+        self.one.commit(self.w1, [Change(no=self.done.row.no, columns=ended)], 0, NAMES)
+        self.one.create(self.new("free"))
+        self.one.post(Message(run_id="done", kind="retry", control=True, late=True))
+        self.one.post(Message(run_id="mine", kind="hook"))
+
+    def new(self, run_id: str, **given: Any) -> NewRun:
+        now = self.clock.now()
+        return NewRun(
+            id=run_id, workflow="ship", records=[record(1)], wake_at=now, created_at=now, fingerprint=b"f", **given
+        )
+
+    def _register(self, store: Store, worker: str) -> None:
+        row = WorkerRow(id=worker, app=store.app, host="h", pid=1, build="1", names=list(NAMES))
+        store.register(row, LEASE)
+
+    def _claim(self, store: Store, worker: str) -> None:
+        for claimed in store.commit(worker, [], 10, NAMES).claimed:
+            self.claimed.append((claimed.row.id, claimed.payloads))
+
+    # -- what may meet; `store` is that of whoever does it
+
+    def claims(self, store: Store) -> None:
+        self._claim(store, self.w1)
+
+    def claims_too(self, store: Store) -> None:
+        self._claim(store, self.w2)
+
+    def commits(self, store: Store) -> None:
+        children = [self.new(name) for name in ("x", "y", "z")]
+        change = Change(
+            no=self.mine.row.no, records=[record(2)], children=children, messages=[Message(run_id="free", kind="hook")]
+        )
+        store.commit(self.w1, [change], 0, NAMES)
+
+    def starts_the_same(self, store: Store) -> None:
+        changes = [Change(no=0, children=[self.new(name)]) for name in ("z", "y", "x")]
+        store.commit(self.w2, changes, 0, NAMES)
+
+    def hands_over(self, store: Store) -> None:
+        """One engine lets go of a run that it has brought forward, for others."""
+        columns = {"owner": None, "status": Status.PENDING, "wake_at": self.clock.now()}
+        store.commit(self.w1, [Change(no=self.mine.row.no, records=[record(2)], columns=columns)], 0, NAMES)
+
+    def expires(self, store: Store) -> None:
+        self.one.let_go(self.w1)
+        store.bury(self.w2)
+
+    def leaves(self, store: Store) -> None:
+        store.unregister(self.w1)
+
+    def joins(self, store: Store) -> None:
+        self._register(store, f"{self.w3}-{next(_numbers)}")
+
+    def posts(self, store: Store) -> None:
+        store.post(Message(run_id="mine", kind="hook", dedupe="once"))
+
+    def deletes(self, store: Store) -> None:
+        store.delete("done")
+
+    def replaces(self, store: Store) -> None:
+        store.create(self.new("done"), replace=True)
+
+    def collects(self, store: Store) -> None:
+        store.collect(10)
+
+    # -- what holds in the end
+
+    def check(self) -> None:
+        store: Store = self.two
+        workers = {worker.id for worker in store.workers()}
+        rows = {row.id: row for row in store.runs(RunQuery())}
+        for row in rows.values():
+            assert row.owner is None or row.owner in workers, f"{row.id} belongs to {row.owner}, who is gone"
+            seqs = [payload for payload in store.payloads(row.id)]
+            assert seqs == [b'{"seq":%d}' % (i + 1) for i in range(len(seqs))], f"the history of {row.id} has gaps"
+        names = [run for run, _ in self.claimed]
+        assert len(names) == len(set(names)), f"claimed twice: {names}"
+        for run, payloads in self.claimed:
+            assert run in rows, f"{run} was claimed, and deleted"
+            assert payloads == store.payloads(run), f"{run} was claimed with an old history"
+
+
+Operation = Callable[[Scene, Store], None]
+OPERATIONS: list[Operation] = [
+    Scene.claims, Scene.claims_too, Scene.commits, Scene.starts_the_same, Scene.hands_over, Scene.expires, Scene.leaves,
+    Scene.joins, Scene.posts, Scene.deletes, Scene.replaces, Scene.collects,
+]  # fmt: skip
+ITS_OWN = {Scene.claims, Scene.commits, Scene.hands_over, Scene.leaves}
+_numbers = itertools.count(1)
+
+
+class Stopped:
+    """A store whose next transaction stops after its statement number `at`, until it is let go."""
+
+    def __init__(self, store: Any, at: int) -> None:
+        self._store, self._at = store, at
+        self._seen = 0
+        self.is_there = threading.Event()
+        self.go_on = threading.Event()
+
+    @contextlib.contextmanager
+    def armed(self) -> Iterator[None]:
+        self._store.write = self._write
+        try:
+            yield
+        finally:
+            del self._store.write
+
+    @contextlib.contextmanager
+    def _write(self, name: str, lasting: bool = True) -> Iterator[Any]:
+        with type(self._store).write(self._store, name, lasting) as db:
+            yield _Counting(db, self._statement)
+
+    def _statement(self) -> None:
+        self._seen += 1
+        if self._seen == self._at:
+            self.is_there.set()
+            assert self.go_on.wait(PATIENCE)
+
+
+class _Counting:
+    def __init__(self, db: Any, then: Callable[[], None]) -> None:
+        self._db, self._then = db, then
+
+    def execute(self, *args: Any) -> Any:
+        found = self._db.execute(*args)
+        self._then()
+        return found
+
+
+class RaceContract:
+    """Tests of the Store port between two connections."""
+
+    statements = 12
+    """Up to which statement of a transaction it is stopped. One is enough where a transaction excludes all others."""
+
+    @functools.cached_property
+    def clock(self) -> MovableClock:
+        return MovableClock()
+
+    def conflicts(self, stores: tuple[Any, Any]) -> int:
+        """How often the database had to refuse a transaction because of another one, if it counts that."""
+        return 0
+
+    def _overtake(self, stores: tuple[Any, Any], first: Operation) -> None:
+        for second in OPERATIONS:
+            if {first, second} <= ITS_OWN:
+                continue  # a worker does one thing at a time
+            for at in range(1, self.statements + 1):
+                if not self._race(stores, first, second, at):
+                    break  # it has no more statements
+
+    def _race(
+        self,
+        stores: tuple[Any, Any],
+        first: Operation,
+        second: Operation,
+        at: int,
+    ) -> bool:
+        scene = Scene(stores, self.clock, next(_numbers))
+        stopped = Stopped(stores[0], at)
+        errors: list[BaseException] = []
+
+        def run(operation: Operation, store: Store, done: threading.Event) -> None:
+            try:
+                operation(scene, store)
+            except Fenced:
+                pass
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                done.set()
+
+        ended, overtaken = threading.Event(), threading.Event()
+        one = threading.Thread(target=run, args=(first, stores[0], ended))
+        two = threading.Thread(target=run, args=(second, stores[1], overtaken))
+        before = self.conflicts(stores)
+        with stopped.armed():
+            one.start()
+            while not stopped.is_there.wait(0.005) and not ended.is_set():
+                pass
+        two.start()
+        overtaken.wait(BLOCKED)
+        stopped.go_on.set()
+        one.join(PATIENCE)
+        two.join(PATIENCE)
+        what = f"{first.__name__}, stopped after statement {at}, and {second.__name__}"
+        assert not one.is_alive(), what
+        assert not two.is_alive(), what
+        assert not errors, f"{what}: {errors}"
+        assert self.conflicts(stores) == before, f"{what}: they waited for each other"
+        try:
+            scene.check()
+        except AssertionError as error:
+            raise AssertionError(f"{what}: {error}") from error
+        finally:
+            for store in stores:
+                for worker in store.workers():
+                    store.let_go(worker.id)
+        return stopped.is_there.is_set()
+
+
+def _test(first: Operation) -> Callable[[RaceContract, Any], None]:
+    def test(self: RaceContract, stores: tuple[Any, Any]) -> None:
+        self._overtake(stores, first)
+
+    return test
+
+
+for _operation in OPERATIONS:
+    setattr(RaceContract, f"test_one_that_{_operation.__name__}_may_be_overtaken", _test(_operation))

@@ -1,0 +1,57 @@
+"""All about one run, read from a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core import events as ev
+from holdfast.core.canvases import canvas_of, outline
+from holdfast.core.registry import is_own
+from holdfast.ports import FINAL, Query, RunQuery, RunRow
+from holdfast.views.steps import steps_of
+from holdfast.views.summaries import (
+    hook_summaries,
+    log_summaries,
+    outcome_summary,
+    run_summary,
+    step_summary,
+    why_summary,
+)
+from holdfast.views.values import PlainReader
+from holdfast.views.waits import open_hooks
+from holdfast.views.why import why
+
+
+def read_outcome(store: Query, row: RunRow, reader: PlainReader) -> dict[str, Any]:
+    """What became of a run, if it has ended."""
+    payloads = store.payloads(row.id, row.end_seq - 1) if row.status in FINAL else []
+    return outcome_summary(row, ev.from_json(payloads[-1]) if payloads else None, reader)
+
+
+def read_details(
+    store: Query, row: RunRow, reader: PlainReader, max_attempts: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """As JSON data. `max_attempts` is how often each step may be tried, where the code is at hand."""
+    now = store.now()
+    events = [ev.from_json(payload) for payload in store.payloads(row.id)]
+    beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
+    progress = store.attributes(row.id, "progress")
+    logs = log_summaries(store.attributes(row.id, "logs"), reader)
+    reason = why(row, now, events, store.workers(), max_attempts, reader)
+    children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
+    forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
+    input = beginnings[-1].input if beginnings else None
+    return {
+        **run_summary(row, now),
+        "why": why_summary(reason),
+        "forked_from": forked,
+        "input": reader.value(input),
+        **({"canvas": outline(canvas_of(input))} if input is not None and is_own(row.workflow) else {}),
+        **outcome_summary(row, next((event for event in events if event.seq == row.end_seq), None), reader),
+        "hooks": hook_summaries(open_hooks(events, row)),
+        "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
+        "events": events[-1].seq if events else 0,
+        "steps": [step_summary(view, reader, progress, logs) for view in steps_of(events)],
+        "children": children,
+    }

@@ -1,0 +1,72 @@
+"""Reads a run and all that hangs on it from a store, again and again: piece by piece, so that watching costs little."""
+
+from __future__ import annotations
+
+from holdfast.core import events as ev
+from holdfast.errors import RunNotFoundError
+from holdfast.ports import FINAL, Query, RunQuery, RunRow
+from holdfast.views.tree import KnownRun, TreeNode, tree_of
+from holdfast.views.values import PlainReader
+
+FOLLOWED = 20
+"""How many children of a run are looked into; of the others the parent's own history says enough."""
+
+MAX_DEPTH = 20
+
+
+class RunTree:
+    """A run, its children and theirs, as far as they were read."""
+
+    def __init__(self, store: Query, reader: PlainReader, run_id: str, followed: int = FOLLOWED) -> None:
+        self.store = store
+        self.root_id = run_id
+        self._followed = followed
+        self._reader = reader
+        self._runs: dict[str, KnownRun] = {}
+
+    def read(self) -> TreeNode:
+        """The tree as it is now."""
+        row = self.store.get(self.root_id)
+        if row is None:
+            raise RunNotFoundError(f"run {self.root_id} was deleted", run_id=self.root_id)
+        self._read(row, 0)
+        return tree_of(self._runs, self.root_id, self.store.now(), self._reader)
+
+    @property
+    def root(self) -> RunRow:
+        return self._runs[self.root_id].row
+
+    def new_events(self, seen: dict[str, int]) -> list[tuple[RunRow, ev.AnyEvent]]:
+        """Events of all runs of the tree that are not in `seen` yet, in the order of time."""
+        found = [
+            (run.row, event)
+            for run in self._runs.values()
+            for event in run.events
+            if event.seq > seen.get(run.row.id, 0)
+        ]
+        for row, event in found:
+            seen[row.id] = max(seen.get(row.id, 0), event.seq)
+        return sorted(found, key=lambda each: (each[1].ts, each[1].seq))
+
+    def _read(self, row: RunRow, depth: int) -> None:
+        """Bring what is known of a run up to date, and of its children."""
+        run = self._runs.setdefault(row.id, KnownRun(row))
+        if run.complete and (run.row.status, run.row.end_seq) == (row.status, row.end_seq):
+            return
+        if row.base_seq != run.row.base_seq:
+            run.events = []
+        run.row = row
+        last = run.events[-1].seq if run.events else row.base_seq - 1
+        run.events += [ev.from_json(payload) for payload in self.store.payloads(row.id, last)]
+        run.progress = self.store.attributes(row.id, "progress")
+        children = self._children(row.id) if depth < MAX_DEPTH else []
+        run.child_ids = [child.id for child in children]
+        for child in children:
+            self._read(child, depth + 1)
+        run.complete = row.status in FINAL and all(self._runs[id].complete for id in run.child_ids)
+
+    def _children(self, run_id: str) -> list[RunRow]:
+        """Those to look into, oldest first: all if they aren't many, else rather those that still do something."""
+        rows = self.store.runs(RunQuery(parent=run_id, limit=10 * self._followed))
+        chosen = sorted(rows, key=lambda row: row.status in FINAL)[: self._followed]
+        return sorted(chosen, key=lambda row: row.no)

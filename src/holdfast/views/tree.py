@@ -1,0 +1,117 @@
+"""A run as a tree: its steps, its child runs and theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core import events as ev
+from holdfast.ports import RunRow, Status, StepState
+from holdfast.views.steps import StepView, steps_of
+from holdfast.views.times import iso, until
+from holdfast.views.values import PlainReader
+from holdfast.views.waits import waits_of
+from holdfast.views.why import waiting_text, why
+
+
+class KnownRun(msgspec.Struct):
+    """What was read of one run. `child_ids` are those of the runs that are looked into."""
+
+    row: RunRow
+    events: list[ev.AnyEvent] = []
+    progress: dict[str, bytes] = {}
+    child_ids: list[str] = []
+    complete: bool = False
+
+
+class TreeNode(msgspec.Struct, frozen=True):
+    """A run, or a step of one. A compensation hangs on what it undoes, one of several executions on the whole."""
+
+    name: str
+    state: str
+    run_id: str = ""
+    attempt: int = 1
+    started_at: int | None = None
+    ended_at: int | None = None
+    detail: str = ""
+    reused: bool = False
+    undoes: str = ""
+    progress: dict[str, Any] | None = None
+    children: list[TreeNode] = []
+    forked_from: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        return self.state == "SUCCESS" and all(child.is_done for child in self.children)
+
+    def steps(self) -> Iterator[tuple[str, TreeNode]]:
+        """All steps below, each with the id of its run."""
+        for child in self.children:
+            if child.children or child.run_id:
+                yield from child.steps()
+            else:
+                yield self.run_id, child
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON data."""
+        facts: dict[str, Any] = {"name": self.name, "state": self.state}
+        if self.run_id:
+            facts["run_id"] = self.run_id
+        facts |= {"attempt": self.attempt, "started_at": iso(self.started_at), "ended_at": iso(self.ended_at)}
+        for name in ("forked_from", "detail", "reused", "undoes", "progress"):
+            if value := getattr(self, name):
+                facts[name] = value
+        return facts | {"children": [child.summary() for child in self.children]}
+
+
+def tree_of(runs: Mapping[str, KnownRun], run_id: str, now: int, reader: PlainReader) -> TreeNode:
+    """The tree below a run, of the runs that are known."""
+    run = runs[run_id]
+    row, first = run.row, run.events[0] if run.events else None
+    node = TreeNode(
+        name=row.workflow, state=row.status, run_id=row.id, attempt=row.attempt, started_at=row.started_at,
+        ended_at=row.finished_at, detail=_detail_of_run(run, now, reader), children=[],
+        forked_from=(first.forked_from or "") if isinstance(first, ev.RunStarted | ev.ContinuedAsNew) else "",
+    )  # fmt: skip
+    left = dict.fromkeys(run.child_ids)
+    views = steps_of(run.events)
+    latest = {view.child_id: view for view in views}  # a retried child is asked for more than once
+    found: dict[str, TreeNode] = {}  # by command, and by the name in a composition
+    for view in views:
+        if view.child_id in left and latest[view.child_id] is view:
+            del left[view.child_id]
+            child = tree_of(runs, view.child_id, now, reader)
+            child = replace(child, name=view.key or child.name, reused=view.reused, undoes=view.undoes)
+        else:
+            child = _step(view, run.progress.get(view.cmd), now, reader)
+        above = found.get(view.undoes) or found.get(view.part_of) or node
+        above.children.append(child)
+        found[view.cmd] = found[view.key or view.cmd] = child
+    node.children.extend(tree_of(runs, child_id, now, reader) for child_id in left)
+    return node
+
+
+def _step(view: StepView, progress: bytes | None, now: int, reader: PlainReader) -> TreeNode:
+    detail = view.reason if view.error is None else reader.error_text(view.error)
+    if view.state == StepState.RETRY and view.retry_at is not None:
+        detail = f"retry {until(view.retry_at, now)}; {detail}"
+    return TreeNode(
+        name=view.key or view.name, state=str(view.state), run_id=view.child_id, attempt=view.attempts,
+        started_at=view.started_at, ended_at=view.ended_at, detail=detail, reused=view.reused, undoes=view.undoes,
+        progress=None if progress is None else msgspec.json.decode(progress), children=[],
+    )  # fmt: skip
+
+
+def _detail_of_run(run: KnownRun, now: int, reader: PlainReader) -> str:
+    row, last = run.row, run.events[-1] if run.events else None
+    if isinstance(last, ev.RunFailed):
+        return reader.error_text(last.error)
+    if isinstance(last, ev.RunCancelled):
+        return last.reason
+    if row.status == Status.WAITING:  # children and retries have lines of their own
+        waits = [wait for wait in waits_of(run.events, row) if wait.kind not in ("step", "retry", "child")]
+        return waiting_text(row, now, waits) if waits else ""
+    return "" if row.status == Status.RUNNING or Status(row.status).is_final else why(row, now).text

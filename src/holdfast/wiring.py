@@ -1,0 +1,69 @@
+"""The parts an app is put together from, by URL: store, notifier, executor, engine.
+
+Apart from `app.py` because programs that only define or start things should not pay for importing an engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core.registry import Definitions
+from holdfast.engine.engine import Engine
+from holdfast.engine.host import Host
+from holdfast.engine.settings import Settings
+from holdfast.errors import StoreUnavailableError
+from holdfast.executors.local import LocalExecutor
+from holdfast.executors.surroundings import Surroundings
+from holdfast.ports import Clock, Notifier, Store
+from holdfast.stores.doorbell import Doorbell, Intercom
+from holdfast.stores.sqlite import SqliteStore
+
+
+def open_store(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+    """A store and its notifier from a URL."""
+    scheme = url.partition("://")[0] if "://" in url else "sqlite"
+    if scheme in ("postgresql", "postgres"):
+        return _open_postgres(app, url, clock)
+    if scheme != "sqlite":
+        raise StoreUnavailableError(
+            f"{scheme}://... is no store: this version knows SQLite files and PostgreSQL; give a path, sqlite:///path, "
+            "':memory:' or postgresql://..."
+        )
+    store = SqliteStore(app, url, clock)
+    return store, Intercom() if store.in_memory else Doorbell(store, store.path)
+
+
+def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+    try:
+        from holdfast.stores.postgres import PostgresStore
+        from holdfast.stores.postgres_notifier import PostgresNotifier
+    except ImportError as error:
+        raise StoreUnavailableError(
+            f"a store on PostgreSQL needs a driver ({error}); install it with: pip install 'holdfast[postgres]'"
+        ) from error
+    store = PostgresStore(app, url, clock)
+    return store, PostgresNotifier(store)
+
+
+def build_engine(
+    app: Definitions,
+    store: Store,
+    notifier: Notifier,
+    clock: Clock,
+    *,
+    build: str,
+    concurrency: int,
+    processes: int | None,
+    settings: Settings | None,
+    description: dict[str, Any] | None,
+) -> Host:
+    """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
+    clock = store.clock  # the database's time, if that has one of its own
+    describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
+    executor = LocalExecutor(
+        app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
+        child_command=describe, surroundings=Surroundings(app.arounds, app.replaced), keep_logs=app.keep_logs,
+    )  # fmt: skip
+    return Host(Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None))

@@ -1,0 +1,47 @@
+"""What tests of all folders share: a PostgreSQL server, and a schema of it for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from postgres_server import Missing, shared_server
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> str:
+    place = tmp_path_factory.getbasetemp()
+    try:
+        return shared_server(place.parent if "PYTEST_XDIST_WORKER" in os.environ else place)
+    except Missing as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def postgres_schemas(postgres_server: str) -> Iterator[Callable[[], str]]:
+    """URLs of empty schemas, which are dropped at the end of the test."""
+    import psycopg
+
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(f"test_{os.getpid()}_{next(_numbers)}")
+        joint = "&" if "?" in postgres_server else "?"
+        return f"{postgres_server}{joint}schema={made[-1]}&application_name={made[-1]}"
+
+    yield make
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        for schema in made:
+            connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
+
+
+@pytest.fixture
+def postgres_url(postgres_schemas: Callable[[], str]) -> str:
+    return postgres_schemas()

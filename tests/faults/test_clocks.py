@@ -1,0 +1,52 @@
+"""A database's clock that jumps ahead, and is set back."""
+
+from __future__ import annotations
+
+import effects
+import pytest
+from test_commit_failures import running_engine
+from waiting import MovedClock
+from world import World
+
+from holdfast.core import events as ev
+
+DAY = 86_400 * 1_000_000
+
+
+@pytest.fixture
+def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> MovedClock:
+    clock = MovedClock()
+    monkeypatch.setattr(world.app, "clock", clock)
+    monkeypatch.setattr(world.app.store, "clock", clock)
+    return clock
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_a_sleep_that_began_while_the_clock_was_ahead_is_as_long_as_it_was_to_be(
+    world: World, clock: MovedClock, parked: bool
+) -> None:
+    clock.move(days=400)
+    with running_engine(world, lambda engine: None, park_after=0.05 if parked else 60.0) as engine:
+        runs = [effects.nap.start(1.0) for _ in range(3)]
+        world.until(lambda: all(run.status == "WAITING" for run in runs))
+        if parked:
+            world.until(lambda: not engine.runs)
+        clock.move(days=-400)
+        assert [run.result(timeout=20) for run in runs] == [3] * 3
+    for run in runs:
+        (back,) = [e for e in world.events(run.id) if isinstance(e, ev.ClockSetBack)]
+        assert abs(back.by - 400 * DAY) < DAY
+    world.check_histories()
+
+
+def test_a_clock_that_was_set_back_while_no_worker_was_there_is_noticed_by_the_next(
+    world: World, clock: MovedClock
+) -> None:
+    clock.move(days=400)
+    with running_engine(world, lambda engine: None) as engine:
+        run = effects.nap.start(1.0)
+        world.until(lambda: not engine.runs and run.status == "WAITING")
+    clock.move(days=-400)
+    with running_engine(world, lambda engine: None):
+        assert run.result(timeout=20) == 3
+    world.check_histories()

@@ -1,0 +1,80 @@
+"""Workflow code that takes its worker down: a bounded number of times, and alone."""
+
+from __future__ import annotations
+
+import subprocess
+
+import effects
+import pytest
+from world import World
+
+from holdfast import RunStuckError
+from holdfast.core import events as ev
+
+
+def keep_workers(world: World, workers: list[subprocess.Popen[bytes]], count: int) -> int:
+    """As a supervisor would: start another for each that is gone. How many are gone so far."""
+    alive = [worker for worker in workers if worker.poll() is None]
+    workers += [world.worker() for _ in range(count - len(alive))]
+    return len(workers) - count
+
+
+@pytest.mark.parametrize("how", ["exit", "segfault", "kill"])
+def test_code_that_kills_its_worker_is_set_aside_and_others_go_on(world: World, how: str) -> None:
+    innocent = [effects.sequence.options(id=f"s-{i}").start(10) for i in range(20)]
+    innocent += [effects.nap.options(id=f"n-{i}").start(1) for i in range(10)]
+    asking = effects.question.options(id="asking").start()
+    bad = effects.killer.options(id="bad").start(how)
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def over() -> bool:
+        keep_workers(world, workers, 2)
+        return bad.status == "STUCK" and all(run.status.is_final for run in innocent)
+
+    world.until(over, 30)
+    lost = keep_workers(world, workers, 2)
+    assert lost == 3, f"{lost} workers were lost"
+    assert {run.status for run in innocent} == {"SUCCESS"}
+    with pytest.raises(RunStuckError, match=r"'killer' took its worker down 3 times"):
+        bad.result(timeout=1)
+    kinds = [e.kind for e in world.events("bad")]
+    assert kinds[-3:] == ["RunProbed", "RunProbed", "RunStuck"]
+    for answer in ("yes", "no"):
+        asking.send("answer", answer)
+    assert asking.result(timeout=20) == "yes no", "a run that only waits is blamed for nothing"
+    world.check_histories()
+    bad.cancel()
+    world.until(lambda: bad.status == "CANCELLED")
+    bad.delete()
+
+
+def test_a_run_that_waits_is_not_blamed_for_workers_that_are_killed_from_outside(world: World) -> None:
+    run = effects.question.start()
+    for _ in range(6):
+        worker = world.worker()
+        world.until(lambda pid=worker.pid: run.status == "WAITING" and pid in world.pids())
+        world.until(lambda: world.app.store.get(run.id).owner in (*world.workers(), None))  # type: ignore[union-attr]
+        world.kill(worker)
+    world.worker()
+    run.send("answer", "a")
+    run.send("answer", "b")
+    assert run.result(timeout=20) == "a b"
+    assert not [e for e in world.events(run.id) if isinstance(e, ev.RunStuck)]
+
+
+def test_a_run_whose_killing_code_was_corrected_goes_on(world: World) -> None:
+    run = effects.killer.options(id="bad").start("exit")
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def is_stuck() -> bool:
+        keep_workers(world, workers, 1)
+        return run.status == "STUCK"
+
+    world.until(is_stuck, 30)
+    for worker in workers:
+        if worker.poll() is None:
+            world.stop(worker)
+    world.worker(EFFECTS_TAMED="1")
+    run.resume()
+    assert run.result(timeout=20) is None
+    world.check_histories()

@@ -1,0 +1,456 @@
+"""What only PostgreSQL has: transactions that overtake each other, connections that break, a server that restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.app import SystemClock
+from holdfast.errors import EncodeError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from holdfast.ports import Change, Emission, Message, NewRun, Record, RunQuery, Subscription, WorkerRow
+from holdfast.stores import postgres
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres_life import ServerClock
+from holdfast.testing import MovableClock
+from postgres_server import own_server
+
+LEASE = 10_000_000
+
+
+def record(seq: int) -> Record:
+    return Record(seq, "Thing", "", "", 0, 1, "w", seq, b"{}")
+
+
+def new(store: PostgresStore, run_id: str = "r", **given: Any) -> NewRun:
+    now = store.now()
+    return NewRun(
+        id=run_id, workflow="ship", records=[record(1)], wake_at=now, created_at=now, fingerprint=b"f", **given
+    )
+
+
+def register(store: PostgresStore, worker: str, *subscriptions: Subscription) -> None:
+    row = WorkerRow(id=worker, app=store.app, host="h", pid=1, build="1", names=["ship"])
+    store.register(row, LEASE, subscriptions)
+
+
+def owned(store: PostgresStore, run_id: str = "r") -> int:
+    store.create(new(store, run_id))
+    (claimed,) = store.commit("w1", [], 1, ["ship"]).claimed
+    return claimed.row.no
+
+
+class Late(threading.Thread):
+    """Something that is done beside the test; `wait` gives its result or raises its error."""
+
+    def __init__(self, action: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._action, self._found, self._error = action, None, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._found = self._action()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> Any:
+        self.join(20)
+        assert not self.is_alive()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
+@pytest.fixture
+def open_store(postgres_url: str) -> Iterator[Callable[..., PostgresStore]]:
+    opened: list[PostgresStore] = []
+
+    def make(url: str = "", **given: Any) -> PostgresStore:
+        opened.append(PostgresStore("orders", url or postgres_url, SystemClock(), **{"judge_after": 0, **given}))
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Callable[..., PostgresStore]) -> PostgresStore:
+    store = open_store()
+    register(store, "w1")
+    return store
+
+
+@pytest.fixture
+def other(store: PostgresStore) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of somebody else's."""
+    with closing(store.connect()) as connection:
+        yield connection
+
+
+WAITING = (
+    "SELECT DISTINCT pid FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE NOT granted AND application_name = current_setting('application_name')"
+)
+
+
+def until_somebody_waits(connection: psycopg.Connection[Any], number: int = 1) -> None:
+    deadline = time.monotonic() + 20
+    while len(connection.execute(WAITING).fetchall()) < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# -- races that the statements of a transaction don't show
+
+
+def test_two_commits_that_start_the_same_children_never_wait_for_each_other(
+    store: PostgresStore, open_store: Callable[..., PostgresStore], other: psycopg.Connection[Any], monkeypatch: Any
+) -> None:
+    second = open_store()
+    register(second, "w2")
+    monkeypatch.setattr(postgres, "PAUSES", ())  # nothing is tried again
+    other.execute("BEGIN")
+    other.execute(
+        "INSERT INTO runs (app, id, workflow, status, options, fingerprint, created_at) "
+        "VALUES ('orders', 'y', 'ship', 'PENDING', '', '', 0)"
+    )
+    with closing(store.connect()) as watching:
+        one = Late(lambda: store.commit("w1", [Change(no=0, children=[new(store, i) for i in "xyz"])], 0, ["ship"]))
+        until_somebody_waits(watching, 1)
+        two = Late(lambda: second.commit("w2", [Change(no=0, children=[new(store, i) for i in "zyx"])], 0, ["ship"]))
+        until_somebody_waits(watching, 2)
+    other.execute("ROLLBACK")
+    one.wait()
+    two.wait()
+    assert sorted(row.id for row in store.runs(RunQuery())) == ["x", "y", "z"]
+
+
+def test_a_run_is_claimed_with_the_history_of_its_last_owner(
+    store: PostgresStore, other: psycopg.Connection[Any]
+) -> None:
+    """The claim waits for nobody: its history is read by a later statement, with a newer view than the claim's."""
+    no = owned(store)
+    register(store, "w2")
+    other.execute("BEGIN")
+    other.execute("LOCK TABLE workers IN ACCESS EXCLUSIVE MODE")  # the claim's first statement waits, its view is made
+    claim = Late(lambda: store.commit("w2", [], 1, ["ship"]).claimed)
+    with closing(store.connect()) as watching:
+        until_somebody_waits(watching)
+    other.execute(
+        "INSERT INTO history SELECT run, 2, kind, name, cmd, cause, attempt, worker, ts, payload FROM history"
+    )
+    other.execute("UPDATE runs SET owner = NULL, wake_at = 1, status = 'PENDING'")
+    other.execute("COMMIT")
+    (claimed,) = claim.wait()
+    assert claimed.row.no == no
+    assert len(claimed.payloads) == 2
+
+
+def test_after_a_lost_connection_it_is_waited_for_what_the_server_still_does(
+    store: PostgresStore, other: psycopg.Connection[Any]
+) -> None:
+    no = owned(store)
+    other.execute("BEGIN")
+    other.execute("SELECT 1 FROM runs FOR UPDATE")
+    descriptors: list[int] = []
+    borrowed = store._borrow
+
+    def noting() -> Any:
+        context = borrowed()
+
+        class Noting:
+            def __enter__(self) -> Any:
+                connection = context.__enter__()
+                descriptors.append(connection.fileno())
+                return connection
+
+            def __exit__(self, *error: Any) -> Any:
+                return context.__exit__(*error)
+
+        return Noting()
+
+    store._borrow = noting  # type: ignore[method-assign]
+    change = Change(no=no, records=[record(2)], columns={"status": "WAITING"})
+    commit = Late(lambda: store.commit("w1", [change], 0, ["ship"]))
+    with closing(store.connect()) as watching:
+        until_somebody_waits(watching)
+    with socket.socket(fileno=os.dup(descriptors[-1])) as line:
+        line.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(StoreError) as lost:
+        commit.wait()
+    assert not isinstance(lost.value, StoreBusyError), "it is not certain that nothing has happened"
+    assert len(store.payloads("r")) == 1, "nor that it has"
+    settled = Late(lambda: store.settle("w1"))
+    with closing(store.connect()) as watching:
+        until_somebody_waits(watching, 2)
+    assert settled.is_alive()
+    other.execute("COMMIT")
+    settled.wait()
+    assert len(store.payloads("r")) == 2
+
+
+def test_what_is_refused_because_of_others_is_tried_again_as_it_is(
+    store: PostgresStore, other: psycopg.Connection[Any]
+) -> None:
+    no = owned(store)
+    other.execute("BEGIN")
+    other.execute("SELECT 1 FROM runs FOR UPDATE")
+    change = Change(no=no, records=[record(2)], columns={"status": "WAITING"})
+    commit = Late(lambda: store.commit("w1", [change], 0, ["ship"]))
+    with closing(store.connect()) as watching:
+        until_somebody_waits(watching)
+        ((pid,),) = watching.execute(WAITING).fetchall()
+        watching.execute("SELECT pg_cancel_backend(%s)", (pid,))
+        until_somebody_waits(watching)
+    other.execute("COMMIT")
+    commit.wait()
+    assert len(store.payloads("r")) == 2
+
+
+def test_what_is_certainly_not_done_says_so(
+    store: PostgresStore, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no = owned(store)
+    monkeypatch.setattr(postgres, "PAUSES", (0.001,))
+    with store.read() as db:
+        db.execute("SET lock_timeout = '50ms'")
+    other.execute("BEGIN")
+    other.execute("SELECT 1 FROM runs FOR UPDATE")
+    with pytest.raises(StoreBusyError):
+        store.commit("w1", [Change(no=no, records=[record(2)], columns={"status": "WAITING"})], 0, ["ship"])
+    other.execute("COMMIT")
+    assert len(store.payloads("r")) == 1
+
+
+def test_what_others_have_locked_is_left_to_them(store: PostgresStore, other: psycopg.Connection[Any]) -> None:
+    store.create(new(store, "locked"))
+    other.execute("BEGIN")
+    other.execute("SELECT 1 FROM runs FOR UPDATE")
+    store.create(new(store, "free"))
+    store.post(Message(run_id="locked", kind="hook"))
+    assert [claimed.row.id for claimed in store.commit("w1", [], 10, ["ship"]).claimed] == ["free"]
+    other.execute("COMMIT")
+
+
+def test_an_event_reaches_the_subscriptions_there_were_whatever_their_numbers(
+    store: PostgresStore, other: psycopg.Connection[Any]
+) -> None:
+    """A wait may get a number before one that is committed earlier."""
+    first, second = owned(store, "first"), owned(store, "second")
+    other.execute("BEGIN")
+    other.execute(
+        "INSERT INTO subscriptions (app, event, target, run, cmd, path, lookup, spec, declared_at) "
+        "VALUES ('orders', 'Paid', '', %s, '1h0', '', '', '{}', 0)",
+        (first,),
+    )
+    store.commit("w1", [Change(no=second, signals=[Subscription(event="Paid", cmd="1h0")])], 0, ["ship"])
+
+    def emit(key: str) -> None:
+        assert store.emit(Emission(id=key, name="Paid", key=key, payload=b"{}", correlation="", ts=0))
+
+    emit("before")
+    other.execute("COMMIT")
+    emit("after")
+    third = owned(store, "third")
+    store.commit("w1", [Change(no=third, signals=[Subscription(event="Paid", cmd="1h0")])], 0, ["ship"])
+    before, after = store.arrivals(10)
+    assert {one.run_id for one in store.listeners(before, [""], 10)} >= {"second"}
+    assert [one.run_id for one in store.listeners(after, [""], 10)] == ["first", "second"]
+    assert all(one.run_id != "third" for event in (before, after) for one in store.listeners(event, [""], 10))
+
+
+# -- life
+
+
+def test_a_restart_of_the_server_lets_nobody_declare_anybody_dead() -> None:
+    with own_server() as server:
+        one, two = (PostgresStore("orders", server.url, SystemClock()) for _ in range(2))
+        with closing(one), closing(two):
+            register(one, "w1")
+            register(two, "w2")
+            for mode in ("fast", "immediate"):
+                server.restart(mode)
+                assert _reached(lambda: two.bury("w2")) == []
+                assert [worker.id for worker in two.workers()] == ["w1", "w2"]
+            assert one.beat("w1", LEASE), "which takes the lock again"
+            two._judge_after = 0
+            assert two.bury("w2", by_lease=False) == []
+
+
+def test_a_crash_of_the_server_counts_as_a_restart(open_store: Callable[..., PostgresStore]) -> None:
+    """It lets go of all locks, and the server doesn't say that it was started again."""
+    with own_server() as server:
+        one, two = (PostgresStore("orders", server.url, SystemClock(), judge_after=5) for _ in range(2))
+        with closing(one), closing(two):
+            register(one, "w1")
+            register(two, "w2")
+            with closing(two.connect()) as connection:
+                os.kill(connection.info.backend_pid, 9)
+            _reached(lambda: two.runs(RunQuery()))
+            assert _reached(lambda: two.bury("w2")) == []
+            with two.read() as db:
+                (up, held) = db.execute(two._q["life_locks"]).fetchone()
+            assert up < 5
+            assert held == []
+
+
+def _reached(action: Callable[[], Any]) -> Any:
+    """What an action gives as soon as the server is back."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return action()
+        except StoreError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_worker_of_another_schema_is_another_worker(
+    postgres_schemas: Callable[[], str], open_store: Callable[..., PostgresStore]
+) -> None:
+    one, two = open_store(postgres_schemas()), open_store(postgres_schemas())
+    register(one, "w1")
+    register(two, "w1")
+    register(two, "w2")
+    two.let_go("w1")
+    assert two.bury("w2", by_lease=False) == ["w1"]
+
+
+# -- time
+
+
+def test_time_is_the_databases(store: PostgresStore, other: psycopg.Connection[Any]) -> None:
+    asked = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+    before = other.execute(asked).fetchone()[0]  # type: ignore[index]
+    now = store.now()
+    after = other.execute(asked).fetchone()[0]  # type: ignore[index]
+    assert before - 1_000_000 < now < after + 1_000_000
+
+
+def test_a_clock_that_is_an_hour_wrong_is_corrected(
+    open_store: Callable[..., PostgresStore], postgres_url: str
+) -> None:
+    class Wrong(SystemClock):
+        def now(self) -> int:
+            return super().now() - 3_600_000_000
+
+    store = PostgresStore("orders", postgres_url, Wrong())
+    with closing(store):
+        assert abs(store.now() - SystemClock().now()) < 60_000_000
+
+
+def test_time_does_not_jump_as_long_as_it_may_be_right() -> None:
+    local = MovableClock()
+    clock = ServerClock(local)
+    start = local.now()
+    clock.set(start, start + 1_050, start + 100)
+    assert clock.now() == start + 1_000
+    clock.set(start, start + 1_090, start + 200)
+    assert clock.now() == start + 1_000
+    clock.set(start, start + 3_000, start + 200)
+    assert clock.now() == start + 2_900
+
+
+# -- errors
+
+
+def test_a_wrong_address_is_told_at_once_without_the_password() -> None:
+    begun = time.monotonic()
+    with pytest.raises(StoreUnavailableError, match="can't be reached") as refused:
+        PostgresStore("orders", "postgresql://me:secret@localhost:1/nowhere", SystemClock())
+    assert time.monotonic() - begun < 20
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("option", ["schema=No-Schema", "pool=1", "pool=many"])
+def test_a_wrong_option_is_refused(postgres_server: str, option: str) -> None:
+    with pytest.raises(StoreUnavailableError, match=rf"\?{option.partition('=')[0]}="):
+        PostgresStore("orders", f"{postgres_server}&{option}", SystemClock())
+
+
+def test_a_pool_that_is_empty_is_a_busy_store(
+    open_store: Callable[..., PostgresStore], postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "PATIENCE", 0.2)
+    store = open_store(f"{postgres_url}&pool=2")
+    with store.read(), store.read():
+        with pytest.raises(StoreBusyError, match=r"raise \?pool="):
+            store.get("r")
+    assert store.get("r") is None
+
+
+def test_a_database_that_can_not_be_written_says_so(
+    store: PostgresStore, open_store: Callable[..., PostgresStore], postgres_url: str
+) -> None:
+    standby = open_store(f"{postgres_url}&options=-c%20default_transaction_read_only%3Don")
+    with pytest.raises(StoreReadOnlyError, match="connect to the primary"):
+        standby.create(new(standby))
+    assert standby.runs(RunQuery()) == []
+
+
+def test_a_broken_connection_is_replaced(store: PostgresStore, other: psycopg.Connection[Any]) -> None:
+    store.create(new(store))
+    other.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid() AND query LIKE '%runs%'"
+    )
+    assert _reached(lambda: store.get("r")) is not None
+
+
+def test_a_name_with_nul_is_refused_and_its_run_alone(store: PostgresStore) -> None:
+    no = owned(store)
+    with pytest.raises(EncodeError, match="NUL"):
+        store.commit("w1", [Change(no=no, columns={"reason": "a\0b"})], 0, ["ship"])
+
+
+def test_a_forked_process_opens_connections_of_its_own(store: PostgresStore) -> None:
+    store.create(new(store))
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if store.get("r") is not None else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert store.get("r") is not None
+    assert store.beat("w1", LEASE)
+
+
+# -- damage
+
+
+@pytest.mark.parametrize("damage", ["{", "[1", "", '["a', '["a", 2]', "null"])
+def test_a_damaged_row_of_a_worker_is_one_that_knows_nothing(
+    store: PostgresStore, other: psycopg.Connection[Any], damage: str
+) -> None:
+    other.execute("UPDATE workers SET names = %s, schedules = %s, listens = %s", (damage, damage, damage))
+    (row,) = store.workers()
+    assert (row.names, row.schedules) == ([], [])
+    assert "names and schedules" in row.damage
+    store.create(new(store, "one"))
+    assert [run.id for run in store.orphans(store.now() + 1_000_000)] == ["one"]
+    store.unregister("w1")
+    assert store.workers() == []
+
+
+def test_what_workers_know_is_read_whatever_their_names_are_made_of(
+    store: PostgresStore, other: psycopg.Connection[Any]
+) -> None:
+    names = ['"quoted"', "back\\slash", "ünï", "new\nline", "a, b", "[]", "\U0001f600"]
+    other.execute("UPDATE workers SET names = %s", (json.dumps(names),))
+    for number, name in enumerate(names):
+        run = new(store, str(number))
+        run.workflow = name
+        store.create(run)
+    assert store.orphans(store.now() + 1_000_000) == []

@@ -1,0 +1,69 @@
+"""What keeps runs from going on, from what was read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from view_histories import SECOND, T0, numbered, row_of, worker
+
+from holdfast.core import events as ev
+from holdfast.ports import RunRow, ScheduleRow, Status
+from holdfast.views.findings import Finding, Snapshot, findings_of
+
+NOW = T0 + 60 * SECOND
+
+
+def run(id: str, **fields: Any) -> RunRow:
+    history = numbered(ev.RunStarted(ts=T0, workflow="buy"))
+    return row_of(history, **{"id": id, "status": Status.PENDING, "owner": None, "wake_at": T0, **fields})
+
+
+def bad(**seen: Any) -> list[Finding]:
+    return [finding for finding in findings_of(Snapshot(now=NOW, **seen)) if finding.level == "bad"]
+
+
+def test_nothing_is_wrong_where_a_worker_knows_what_waits() -> None:
+    waiting = run("r1", status=Status.WAITING, wake_at=None)
+    assert bad(workers=[worker(names=("buy",))], unfinished=[waiting]) == []
+
+
+def test_without_a_worker_nothing_goes_on() -> None:
+    first, second = bad(workers=[worker(lease_until=NOW - 1)], unfinished=[run("r1")])
+    assert (first.check, first.command) == ("workers", ("worker",))
+    assert second.text == "1 unfinished, and nobody to go on with them"
+
+
+def test_runs_that_are_stuck_for_one_reason_are_told_together() -> None:
+    stuck = [run(f"r{i}", status=Status.STUCK, reason="code diverged") for i in range(12)]
+    (found,) = bad(workers=[worker(names=("buy",))], stuck=stuck)
+    assert found.text == "12 runs are stuck: code diverged"
+    assert found.command == ("runs", "resume", "r0")
+    assert list(found.items)[-1] == "and 2 more"
+
+
+def test_a_workflow_that_no_worker_knows_is_told_with_what_the_code_here_knows() -> None:
+    unfinished = [run("r1")]
+    (found,) = bad(workers=[worker(names=("sell",))], unfinished=unfinished)
+    assert (found.text, found.remedy) == (
+        "no live worker knows 'buy', which 1 run needs", "start a worker whose code defines it",
+    )  # fmt: skip
+    (found,) = bad(workers=[worker(names=("sell",))], unfinished=unfinished, defines=["buy"])
+    assert found.remedy == "the code here defines it: restart the workers"
+
+
+def test_what_is_due_and_not_claimed_is_told_after_a_while() -> None:
+    (found,) = bad(workers=[worker(names=("buy",))], unfinished=[run("r1"), run("r2", wake_at=NOW)])
+    assert found.text == "1 due and not claimed, the oldest for 1m00s"
+
+
+def test_a_schedule_that_no_worker_serves_is_told() -> None:
+    schedule = ScheduleRow(name="nightly", workflow="report", spec=b"{}", next_at=T0)
+    (found,) = bad(workers=[worker(names=("buy",))], schedules=[schedule])
+    assert "schedule 'nightly' is due for 1m00s" in found.text
+
+
+def test_builds_that_differ_are_noted() -> None:
+    seen = Snapshot(now=NOW, workers=[worker(names=("buy",))], build="c")
+    assert [finding.text for finding in findings_of(seen) if finding.level == "note"] == [
+        "the code here is build c, which no worker runs"
+    ]
