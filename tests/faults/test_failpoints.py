@@ -59,8 +59,8 @@ def play(world: World) -> None:
 class Undisturbed:
     """What comes out if nothing goes wrong, and how often each failpoint is passed."""
 
-    def __init__(self, folder: Path) -> None:
-        with open_world(folder) as world:
+    def __init__(self, folder: Path, store: str = "") -> None:
+        with open_world(folder, store=store) as world:
             play(world)
             engine = world.engine(SETTINGS, EFFECTS_HITS=str(folder / "hits"))
             world.until(world.is_done)

@@ -41,10 +41,10 @@ class Entry:
 class World:
     """What one fault test works on. `app` is the client's side, in this process."""
 
-    def __init__(self, folder: Path, code: ModuleType = effects) -> None:
+    def __init__(self, folder: Path, code: ModuleType = effects, store: str = "") -> None:
         self.folder = folder
         self.code = code.__name__
-        self.database = folder / "effects.db"
+        self.database: Path | str = store or folder / "effects.db"
         self.ledger_file = folder / "ledger"
         self.ledger_file.touch()
         self.app = code.app
@@ -219,9 +219,10 @@ def same_everywhere(run_id: str) -> str:
 
 
 @contextmanager
-def open_world(folder: Path, code: ModuleType = effects) -> Iterator[World]:
+def open_world(folder: Path, code: ModuleType = effects, *, store: str = "") -> Iterator[World]:
+    """`store` is the URL of another one than a file in that folder."""
     before = {name: os.environ.get(name) for name in ("HOLDFAST_STORE", "EFFECTS_LEDGER")}
-    world = World(folder, code)
+    world = World(folder, code, store)
     world.app.close()
     os.environ["HOLDFAST_STORE"] = str(world.database)
     os.environ["EFFECTS_LEDGER"] = str(world.ledger_file)

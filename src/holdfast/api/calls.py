@@ -33,8 +33,7 @@ class Call(Coroutine[None, None, R]):
 
     def _iterator(self) -> Generator[Any, Any, Any]:
         if self._future is None:
-            self._execution.unawaited.pop(self._number, None)
-            self._future = self._begin().__await__()
+            self._future = self.begin().__await__()
         return self._future
 
     def __await__(self) -> Generator[Any, Any, R]:
@@ -54,7 +53,12 @@ class Call(Coroutine[None, None, R]):
 
     def begin(self) -> asyncio.Future[Any]:
         self._execution.unawaited.pop(self._number, None)
-        return self._begin()
+        begin, self._begin = self._begin, _begun  # it may be a method of this very object
+        return begin()
+
+
+def _begun() -> asyncio.Future[Any]:
+    raise WrongContextError("this was awaited before; keep its result, or ask again")
 
 
 class StepFuture(Generic[R]):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 from holdfast.codec.types import home_of
-from holdfast.codec.values import Tagger, refusal
+from holdfast.codec.values import Tagger, refusal, refuse
 from holdfast.errors import StepError
 from holdfast.printing import show
 
@@ -62,7 +62,10 @@ class ErrorWriter:
         self._seen: set[int] = set()  # exceptions refer to each other in circles, by context or by attribute
 
     def write(self, exc: BaseException) -> dict[str, Any]:
-        return {**self._link(exc, 0), "traceback": clip(_format(exc))}
+        try:
+            return {**self._link(exc, 0), "traceback": clip(_format(exc))}
+        finally:
+            self._tagger.other = refuse  # else the two would keep each other in memory
 
     def _link(self, exc: BaseException, depth: int) -> dict[str, Any]:
         self._seen.add(id(exc))

@@ -44,7 +44,7 @@ class Tagger:
     def __init__(self, types: TypeRegistry) -> None:
         self.types = types
         self.readers: dict[str, Reader] = dict(READERS)
-        self.other: Callable[[Any], Any] = _refuse
+        self.other: Callable[[Any], Any] = refuse
 
     def tag(self, value: Any, depth: int = 0) -> Any:
         kind = type(value)
@@ -186,7 +186,7 @@ def mend_text(data: Any) -> Any:
     return {"$": "map", "v": [[mend_text(key), mend_text(item)] for key, item in data.items()]}
 
 
-def _refuse(value: object) -> Any:
+def refuse(value: object) -> Any:
     raise refusal(value)
 
 

@@ -36,6 +36,19 @@ from holdfast.errors import (
 )
 
 
+def drop_tracebacks(error: BaseException | None) -> None:
+    """Let go of the frames that an exception came through, which hold it in turn."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def _nothing(context: dict[str, Any]) -> None:
+    """Nobody hears of a run that has left."""
+
+
 class Execution(Asking):
     """The workflow's function, brought to where its history ends, and ready for the next event."""
 
@@ -185,7 +198,10 @@ class Execution(Asking):
         """Leave memory. The code's own clean-up runs into refusals, and nothing it does counts."""
         if self._loop is not None:
             self._loop.evict()
+            pending: list[Any] = [*self.steps.values(), *self.children.values(), *self.hooks.values()]
+            self._loop.forget(each.future for each in pending)
         self._main = None
+        self.on_background_error = _nothing  # else it and whoever owns it would keep each other in memory
         self.steps.clear()
         self.children.clear()
         self.hooks.clear()
@@ -441,6 +457,7 @@ class Execution(Asking):
 
     def _fail(self, error: BaseException, now: int, retry: bool) -> None:
         encoded = Raw(self.codec.encode_error(error))
+        drop_tracebacks(error)
         delay = self.program.retry_delay(error, self.attempt) if retry else None
         if delay is not None:
             self._finish(ev.AttemptFailed(ts=now, attempt=self.attempt, error=encoded, retry_at=now + delay))

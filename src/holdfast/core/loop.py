@@ -142,7 +142,10 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
         error = val if val is not None else (typ if isinstance(typ, BaseException) else typ())
-        return self._step(None, error)
+        try:
+            return self._step(None, error)
+        finally:
+            del error, typ, val
 
     def close(self) -> None:
         if self.runner is None:
@@ -174,7 +177,10 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
             return payload
         if what == "return":
             raise StopIteration(payload)
-        raise payload
+        try:
+            raise payload
+        finally:
+            del payload, error  # a frame in an exception's traceback that holds the exception would never be freed
 
     def evict(self) -> None:
         """Throw Suspended until the code has left; code that doesn't leave is never resumed and never collected."""
@@ -183,7 +189,8 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
                 break
             try:
                 self._step(None, Suspended())
-            except BaseException:
+            except BaseException as left:
+                left.__traceback__ = None
                 return
         # Collecting it would run it once more, at any time and in any other run.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
@@ -299,6 +306,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def fire(self, timer: Timer) -> None:
         del self.timers[timer.id]
+        if timer.sleep:
+            timer.sleeper.on_cancel = None  # which is the timer's own
         self._ready.append(timer)
 
     def refuse(self) -> NoReturn:
@@ -325,6 +334,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                         asyncio.tasks._leave_task(self, task)
             for generator in [*self._forgotten, *(self._generators or ())]:
                 self._evict_generator(generator)
+            for task in self.tasks.values():
+                # A task and what it waits for hold each other. Nobody is told: this loop runs no more.
+                waiter = task._fut_waiter  # type: ignore[attr-defined]
+                if waiter is not None:
+                    asyncio.Future.cancel(waiter)
+            for timer in self.timers.values():
+                asyncio.Handle.cancel(timer)
             self._forgotten.clear()
             self._ready.clear()
             self._heap.clear()
@@ -334,6 +350,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             self.on_error = _ignore
         finally:
             self._leave(outer, hooks)
+
+    def forget(self, futures: Iterable[asyncio.Future[Any]]) -> None:
+        """What nobody waits for any more: futures and their callbacks hold each other."""
+        for future in futures:
+            asyncio.Future.cancel(future)
+        self._ready.clear()
 
     def _evict_generator(self, generator: Any) -> None:
         async def leave() -> None:
@@ -459,6 +481,12 @@ class Timer(asyncio.TimerHandle):
     @property
     def cause(self) -> int:
         return int(self.id.partition("t")[0])
+
+    @property
+    def sleeper(self) -> Future[None]:
+        """The future that it wakes."""
+        future: Future[None] = self._args[0]
+        return future
 
 
 _REFUSED = (

@@ -1,6 +1,6 @@
 """One run in memory: what arrives for it becomes events, what its code asks for becomes a change to commit.
 
-Nothing here touches the store or the executor; the reactor does, with what `LiveRun` says.
+Nothing here touches the store or the executor; the engine does, with what `LiveRun` says.
 """
 
 from __future__ import annotations
@@ -648,7 +648,9 @@ class LiveRun(RunWithSteps):
             if self.row.durable:
                 self._change.columns["base_seq"] = self.row.base_seq = end.seq
             self.execution.evict()
-            self._start_execution()
+            self.execution = None
+            if not self._obey_at_last(now):
+                self._start_execution()
             return
         if not self.row.durable:
             self._append_last(end)
@@ -666,6 +668,23 @@ class LiveRun(RunWithSteps):
                 "expires_at": None if retain is None else now + retain,
             }
         )  # fmt: skip
+
+    def _obey_at_last(self, now: int) -> bool:
+        """Cancel or pause a run that continues as new: code that does nothing else never comes to another moment."""
+        for letter in self.deliveries:
+            if isinstance(letter, Letter) and letter.kind in ("cancel", "pause"):
+                self.deliveries.remove(letter)
+                self._change.consumed.append(letter.id)
+                body = self._read_letter(letter, now)
+                if body is None:
+                    return False
+                if letter.kind == "cancel":
+                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                else:
+                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                    self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None})
+                return True
+        return False
 
     def _append_last(self, end: ev.Event) -> None:
         """How an attempt ended is kept even without a history."""

@@ -140,6 +140,7 @@ class LocalExecutor(Executor):
             execution.task, execution.loop = asyncio.current_task(), loop
             if execution.is_open():  # else it was cancelled just now, when there was no task to be seen
                 execution.settle(await self.runner.arun(execution.definition, execution))
+            execution.task = None  # else the two would keep each other in memory
 
     def _on_thread(self, execution: Execution) -> None:
         if execution.begin():

@@ -101,7 +101,8 @@ VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_a
 UPDATE workers SET lease_until = :until WHERE id = :worker;
 
 -- name: select_workers
-SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules FROM workers WHERE app = :app;
+SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules FROM workers WHERE app = :app
+ORDER BY started_at, id;
 
 -- name: addresses
 SELECT address FROM workers WHERE (app = :app OR :everyone = 1) AND address <> '';
