@@ -1,6 +1,6 @@
 """One run in memory: what arrives for it becomes events, what its code asks for becomes a change to commit.
 
-Nothing here touches the store or the executor; the reactor does, with what `LiveRun` says.
+Nothing here touches the store or the executor; the engine does, with what `LiveRun` says.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from holdfast.engine.records import (
     to_record,
 )
 from holdfast.errors import (
+    DamagedHistoryError,
     DecodeError,
     NondeterminismError,
     Suspended,
@@ -89,6 +90,9 @@ class LiveRun(RunWithSteps):
         except (NondeterminismError, DecodeError) as error:
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
+        except DamagedHistoryError as error:
+            self._set_aside(now, error, "damaged")
+            return bool(self.deliveries)
         except WorkflowBlocked as error:
             self._set_aside(now, error, "blocked")
             return bool(self.deliveries)
@@ -117,9 +121,12 @@ class LiveRun(RunWithSteps):
             self._start_execution()
             return True
         self._read_history()
+        gap = self._find_gap()
         if (self.row.status in HELD or Status(self.row.status).is_final) and not self._handle_at_the_door(now):
             self.release(now)
             return False
+        if gap is not None:
+            raise gap
         last = next(e for e in reversed(self._history) if isinstance(e, ev.Beginning | ev.AttemptFailed))
         begins_at = self._begins_at(last)
         if begins_at > now:
@@ -319,7 +326,7 @@ class LiveRun(RunWithSteps):
 
     def _append_outside(self, event: Any) -> None:
         """Append to a history whose code is not in memory."""
-        event.seq = self._history[-1].seq + 1
+        event.seq = (self._history[-1].seq if self._history else self._last_committed) + 1
         self._history.append(event)
         self._change.records.append(to_record(event))
 
