@@ -97,7 +97,8 @@ def test_a_new_file_of_the_same_name_is_left_alone_by_those_who_had_the_old_one(
 def test_a_worker_ends_once_its_file_is_gone_whatever_its_steps_do(
     world: World, vanish: Callable[[World], None]
 ) -> None:
-    worker = world.python("-c", "from holdfast.cli import main; main()", "-A", "effects", "worker")
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); "  # Python waits for those
+    worker = world.python("-c", f"{code}from holdfast.cli import main; main()", "-A", "effects", "worker")
     effects.gated.start("shut")
     world.until(lambda: world.ledger("wait_at_gate"))
     vanish(world)
