@@ -37,7 +37,8 @@ class RunWithSteps(OwnedRun, abc.ABC):
         """Append an event that the code doesn't see."""
 
     def step_options(self, command: co.ScheduleStep) -> StepOptions:
-        return self.app.find_step(command.name).options.override(command.options)
+        options = self.app.find_step(command.name).options
+        return options.override(command.options) if command.options else options
 
     def is_suspect(self, command: co.ScheduleStep) -> bool:
         """Whether the step may be what took a worker down: then it says so before it starts, and runs by itself."""
@@ -169,7 +170,7 @@ class RunWithSteps(OwnedRun, abc.ABC):
         self.unconfirmed.append(outcome)
         command = step.command
         self._keep_logs(cmd, outcome.attempt.number, outcome.logs)
-        for kind in ("progress", "checkpoint"):
+        for kind in ("progress", "checkpoint") if self._reported else ():
             # A checkpoint is kept over attempts, until the step has ended.
             if (kind, command.cmd) in self._reported and (kind == "progress" or outcome.error is None):
                 self._reported.discard((kind, command.cmd))
@@ -190,8 +191,8 @@ class RunWithSteps(OwnedRun, abc.ABC):
                 ev.StepCompleted(
                     ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
                     attempt=command.attempt, worker=self.me.worker, started=outcome.started, undoes=command.undoes,
-                    result=Raw(outcome.result), data={k: Raw(v) for k, v in outcome.data.items()},
-                    emitted=emitted_by(outcome),
+                    result=Raw(outcome.result), data={k: Raw(v) for k, v in outcome.data.items()} if outcome.data else {},
+                    emitted=emitted_by(outcome) if outcome.emitted else (),
                 ),
                 now,
             )  # fmt: skip
