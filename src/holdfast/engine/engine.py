@@ -35,7 +35,7 @@ from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Claims, Inbox
 from holdfast.engine.ticks import Ticks
-from holdfast.errors import Fenced, StoreError, UnknownNameError
+from holdfast.errors import Fenced, StoreError, StoreLostError, UnknownNameError
 from holdfast.ports import (
     FINAL,
     Attempt,
@@ -45,6 +45,7 @@ from holdfast.ports import (
     Committed,
     Emission,
     Executor,
+    Message,
     Notifier,
     Outcome,
     RunQuery,
@@ -136,6 +137,8 @@ class Engine:
         self.due = Agenda()  # by the store's clock: when time alone brings a run in memory forward
         self.agenda = Agenda()  # by the clock that never jumps
         self.last_commit: float | None = None
+        self.lost: StoreLostError | None = None  # the store is gone for good, as far as this process can tell
+        self.strain = ""  # what weighs on the store without stopping it
         self.stopping = False
         self._is_over = False
         self._ready: OrderedDict[int, LiveRun] = OrderedDict()
@@ -276,24 +279,21 @@ class Engine:
 
     def _post_outcome(self, outcome: Outcome) -> None:
         """The run is no longer ours: its outcome goes to whoever owns it."""
-        failpoints.hit("engine.before_post_outcome")
         try:
-            self.store.post(outcome_message(outcome.attempt.run_id, outcome, self.me.worker))
+            self._post(outcome_message(outcome.attempt.run_id, outcome, self.me.worker))
         except StoreError as error:
             logger.warning("outcome of step %r is kept until the store answers: %s", outcome.attempt.step, error)
             self.inflight.put_back(outcome.attempt)
             self._kept.append(outcome)
             self.agenda.set("kept outcomes", self.clock.monotonic() + KEPT_OUTCOME_AGAIN)
-            return
-        self._look_at(Topic.INBOX)
-        self._ring(Topic.INBOX)
 
     def _take_report(self, report: Report) -> None:
         attempt = report.attempt
         live = self.runs.get(attempt.run_no)
         if live is None or live.inflight.get(attempt.cmd) is not attempt:
             if report.kind == "stream" and attempt in self.inflight:  # its run was let go meanwhile
-                self._try("keeping what a step says", lambda: self._post_item(report))
+                item = stream_message(attempt, self.store.now(), report.value)
+                self._try("keeping what a step says", lambda: self._post(item))
             return
         if report.kind == "stream":
             live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), report.value)
@@ -301,8 +301,9 @@ class Engine:
             live.report(report.kind, attempt.cmd, report.value)
         self._make_ready(live)
 
-    def _post_item(self, report: Report) -> None:
-        self.store.post(stream_message(report.attempt, self.store.now(), report.value))
+    def _post(self, message: Message) -> None:
+        failpoints.hit("engine.before_post")
+        self.store.post(message)
         self._look_at(Topic.INBOX)
         self._ring(Topic.INBOX)
 
@@ -321,7 +322,7 @@ class Engine:
                 case "sweep":
                     self._sweep(mono)
                 case "collect":
-                    self._collect(mono)
+                    self._collect()
                 case "stop":
                     self._is_over = True
                 case "kept outcomes":
@@ -354,14 +355,29 @@ class Engine:
                 for live in self.runs.values():
                     self._make_ready(live)
             self._set_aside_unknown()
+            self._note_strain(self.store.strain())
+        except StoreLostError as error:
+            self.lost = error
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
 
-    def _collect(self, mono: float) -> None:
-        """Delete what has expired, some at a time."""
-        gone = self._try("deleting what has expired", lambda: self.store.collect(BATCH))
-        has_more = gone is not None and max(gone.runs, gone.events) >= BATCH
-        self.agenda.set("collect", mono + (COLLECT_AGAIN if has_more else self.settings.collect_every))
+    def _note_strain(self, strain: str) -> None:
+        if strain and not self.strain:
+            logger.warning("%s", strain)
+        elif self.strain and not strain:
+            logger.info("what weighed on %s is over", self.store.url)
+        self.strain = strain
+
+    def _collect(self) -> None:
+        """Delete what has expired, for a share of the time: as fast as others start runs, and no turn waits for long."""
+        clock = self.clock.monotonic
+        end = clock() + self.settings.collect_for
+        while True:
+            gone = self._try("deleting what has expired", lambda: self.store.collect(BATCH))
+            has_more = gone is not None and max(gone.runs, gone.events) >= BATCH
+            if not has_more or clock() >= end:
+                break
+        self.agenda.set("collect", clock() + (COLLECT_AGAIN if has_more else self.settings.collect_every))
 
     def _set_aside_unknown(self) -> None:
         before = self.store.now() - round(self.settings.unknown_after * 1_000_000)
@@ -397,9 +413,10 @@ class Engine:
             self._tell_peers(Topic.INBOX)
 
     def _look_at_definitions(self) -> None:
-        """Something may have been defined since this engine has started, in a notebook for example."""
+        """Something may have been defined since this engine has started, in a notebook for example, or what was told of it
+        is damaged."""
         membership, revision = self.membership, self.app.revision
-        if revision == membership.revision or self.backoff.is_on():
+        if (revision == membership.revision and not membership.is_damaged) or self.backoff.is_on():
             return
         membership.names = sorted(self.app.known_names())
         self.ticks.learn(membership.names)
@@ -409,9 +426,9 @@ class Engine:
         except Fenced:
             self._fenced()
         except StoreError as error:
-            self.backoff.failed("making known what was defined", error)
+            self._failed("making known what was defined", error)
             return
-        membership.revision, self.claims.stale = revision, True
+        membership.revision, membership.is_damaged, self.claims.stale = revision, False, True
 
     def _make_ready(self, live: LiveRun) -> None:
         no = live.row.no
@@ -746,14 +763,20 @@ class Engine:
         try:
             return ask()
         except StoreError as error:
-            self.backoff.failed(what, error)
+            self._failed(what, error)
             return None
+
+    def _failed(self, what: str, error: StoreError) -> None:
+        if isinstance(error, StoreLostError):
+            self.lost = error
+        else:
+            self.backoff.failed(what, error)
 
     def _commit_failed(
         self, touched: dict[int, LiveRun], changes: list[tuple[LiveRun, Change]], error: StoreError
     ) -> None:
         """Nobody knows whether it happened: each run has to be looked at again before it goes on."""
-        self.backoff.failed("commit", error)
+        self._failed("commit", error)
         self._is_in_doubt = True
         self._touched |= touched
         for live, change in changes:
@@ -780,7 +803,7 @@ class Engine:
                 return live
             claimed = self._read(row)
         except StoreError as error:
-            self.backoff.failed(f"reading run {live.row.id}", error)
+            self._failed(f"reading run {live.row.id}", error)
             return None
         if live.execution is not None:
             live.execution.evict()
@@ -800,7 +823,7 @@ class Engine:
                 if row.no not in self.runs:
                     self._take_over(self._read(row))
         except StoreError as error:
-            self.backoff.failed("looking for what was claimed", error)
+            self._failed("looking for what was claimed", error)
             return
         self._has_unknown_claims = False
 
@@ -831,7 +854,7 @@ class Engine:
         try:
             self.membership.register(self.ticks.names)
         except StoreError as error:
-            self.backoff.failed("registering", error)
+            self._failed("registering", error)
             return False
         self.claims.stale = self.inbox.stale = True
         return True

@@ -1,6 +1,6 @@
 """One run in memory: what arrives for it becomes events, what its code asks for becomes a change to commit.
 
-Nothing here touches the store or the executor; the reactor does, with what `LiveRun` says.
+Nothing here touches the store or the executor; the engine does, with what `LiveRun` says.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from holdfast.engine.records import (
     fingerprint,
     not_a_child,
     outcome_message,
-    printable,
     status_of,
     to_record,
 )
 from holdfast.errors import (
+    DamagedHistoryError,
     DecodeError,
     NondeterminismError,
     Suspended,
@@ -53,6 +53,7 @@ from holdfast.errors import (
     WorkflowBlocked,
 )
 from holdfast.ports import Change, Letter, Message, NewRun, Outcome, Status, Unsubscription
+from holdfast.printing import printable, text_of
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -89,6 +90,9 @@ class LiveRun(RunWithSteps):
         except (NondeterminismError, DecodeError) as error:
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
+        except DamagedHistoryError as error:
+            self._set_aside(now, error, "damaged")
+            return bool(self.deliveries)
         except WorkflowBlocked as error:
             self._set_aside(now, error, "blocked")
             return bool(self.deliveries)
@@ -117,9 +121,12 @@ class LiveRun(RunWithSteps):
             self._start_execution()
             return True
         self._read_history()
+        gap = self._find_gap()
         if (self.row.status in HELD or Status(self.row.status).is_final) and not self._handle_at_the_door(now):
             self.release(now)
             return False
+        if gap is not None:
+            raise gap
         last = next(e for e in reversed(self._history) if isinstance(e, ev.Beginning | ev.AttemptFailed))
         begins_at = self._begins_at(last)
         if begins_at > now:
@@ -319,7 +326,7 @@ class LiveRun(RunWithSteps):
 
     def _append_outside(self, event: Any) -> None:
         """Append to a history whose code is not in memory."""
-        event.seq = self._history[-1].seq + 1
+        event.seq = (self._history[-1].seq if self._history else self._last_committed) + 1
         self._history.append(event)
         self._change.records.append(to_record(event))
 
@@ -579,7 +586,7 @@ class LiveRun(RunWithSteps):
             return msgspec.json.decode(letter.body, type=LETTERS[letter.kind])
         except (msgspec.DecodeError, KeyError) as error:
             logger.warning("run %s: a message can't be read: %s", self.row.id, error, extra=self.log_fields)
-            event = ev.MessageDropped(ts=now, message=printable(letter.kind), reason=printable(error))
+            event = ev.MessageDropped(ts=now, message=printable(letter.kind), reason=printable(text_of(error)))
             if self.execution is None:
                 self._append_outside(event)
             else:
@@ -641,7 +648,9 @@ class LiveRun(RunWithSteps):
             if self.row.durable:
                 self._change.columns["base_seq"] = self.row.base_seq = end.seq
             self.execution.evict()
-            self._start_execution()
+            self.execution = None
+            if not self._obey_at_last(now):
+                self._start_execution()
             return
         if not self.row.durable:
             self._append_last(end)
@@ -659,6 +668,23 @@ class LiveRun(RunWithSteps):
                 "expires_at": None if retain is None else now + retain,
             }
         )  # fmt: skip
+
+    def _obey_at_last(self, now: int) -> bool:
+        """Cancel or pause a run that continues as new: code that does nothing else never comes to another moment."""
+        for letter in self.deliveries:
+            if isinstance(letter, Letter) and letter.kind in ("cancel", "pause"):
+                self.deliveries.remove(letter)
+                self._change.consumed.append(letter.id)
+                body = self._read_letter(letter, now)
+                if body is None:
+                    return False
+                if letter.kind == "cancel":
+                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                else:
+                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                    self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None})
+                return True
+        return False
 
     def _append_last(self, end: ev.Event) -> None:
         """How an attempt ended is kept even without a history."""
@@ -678,7 +704,7 @@ class LiveRun(RunWithSteps):
         what the run's code, values or rows are like: a run that can't be set aside would end every worker in turn."""
         if self.execution is not None:
             self.execution.take()
-        reason = printable(error)
+        reason = printable(text_of(error))
         letters = [d for d in self.deliveries if isinstance(d, Letter)]
         cancel = next((letter for letter in letters if letter.kind == "cancel"), self._cancel)
         outcomes = self.kept_outcomes()
@@ -729,7 +755,9 @@ class LiveRun(RunWithSteps):
         try:
             return Raw(self.codec.encode_error(error))
         except BaseException as why:  # a transform of the codec fails, or the error itself; the reason is told in words
-            logger.error("the error of run %s can't be encoded: %s", self.row.id, printable(why), extra=self.log_fields)
+            logger.error(
+                "the error of run %s can't be encoded: %s", self.row.id, printable(text_of(why)), extra=self.log_fields
+            )
             return ev.NULL
 
     def refuse(self, now: int, error: BaseException) -> None:
@@ -738,7 +766,7 @@ class LiveRun(RunWithSteps):
         self._set_aside(now, error, "diverged")
         if self._refused:  # nor can this be: then the least is written, which can
             self._change = Change(no=self.row.no, columns=self._change.columns)
-            self._append_record(ev.RunStuck(ts=now, reason=printable(error)))
+            self._append_record(ev.RunStuck(ts=now, reason=printable(text_of(error))))
         self._refused = True
 
     def _hold(self, now: int, event: ev.Event, status: str, reason: str, stuck: str) -> None:

@@ -1,4 +1,4 @@
-"""A run that this engine owns, as the reactor sees it: what is under way, and what is to be committed."""
+"""A run that this engine owns, as the engine sees it: what is under way, and what is to be committed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions
 from holdfast.engine.guard import Guard
 from holdfast.engine.records import RunOptions, to_record
+from holdfast.errors import DamagedHistoryError
 from holdfast.ports import Attempt, Change, Claimed, Clock, Letter, Outcome, RunRow, Status
 
 HELD = (Status.PAUSED, Status.STUCK)
@@ -92,7 +93,7 @@ class OwnedRun:
         self._change = Change(no=self.row.no)
         self._replay: Iterator[None] | None = None
         self._history: list[ev.AnyEvent] = []
-        self._last_committed = claimed.row.base_seq + len(claimed.payloads) - 1
+        self._last_committed = max(claimed.row.base_seq + len(claimed.payloads) - 1, claimed.row.end_seq)
         self._unrecorded: dict[str, int] = {}
         self._announced: dict[str, str] = {}
         self._announced_here: dict[str, co.ScheduleStep] = {}
@@ -104,6 +105,20 @@ class OwnedRun:
         self._timeout: int | None = None
         self._retain = WorkflowOptions().retain
         self._refused = False
+
+    def _find_gap(self) -> DamagedHistoryError | None:
+        """What is missing from the history: numbers have no gaps, and the run's row says up to where there were some."""
+        history, first = self._history, self.row.base_seq
+        self._last_committed = max(history[-1].seq if history else first, self.row.end_seq)
+        if not self.row.durable or self._last_committed == first + len(history) - 1:
+            return None
+        there = {event.seq for event in history}
+        missing = [seq for seq in range(first, self._last_committed + 1) if seq not in there]
+        few = ", ".join(map(str, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        return DamagedHistoryError(
+            f"the store has lost {'event' if len(missing) == 1 else 'events'} {few} of run {self.row.id}, without which its code "
+            "would do things again that were done; bring the store back from a backup, or cancel or delete the run"
+        )
 
     @property
     def log_fields(self) -> dict[str, str]:
@@ -142,6 +157,8 @@ class OwnedRun:
         change, self._change = self._change, Change(no=self.row.no)
         if change.records and self.row.build != self.me.build:
             change.columns["build"] = self.row.build = self.me.build
+        if change.columns and self.row.durable:  # as the row is written anyway, it says where the history ends
+            change.columns.setdefault("end_seq", change.records[-1].seq if change.records else self._last_committed)
         return change
 
     def _append_record(self, event: ev.Event) -> None:

@@ -173,15 +173,6 @@ def child_message(row: RunRow, end: ev.Event) -> Message:
     )
 
 
-def printable(what: object) -> str:
-    """Whatever it is, as a text that every store can hold."""
-    try:
-        text = str(what)
-    except BaseException:  # the code of users makes it, and may do anything
-        text = f"<{type(what).__name__} whose text can't be made>"
-    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
-
-
 def fingerprint(name: str, call: bytes) -> bytes:
     """The same for the same workflow with the same arguments."""
     return hashlib.sha256(name.encode() + b"\0" + call).digest()
