@@ -142,7 +142,8 @@ class StepBook:
         self.streamed: dict[str, int] | None = None
 
     def options(self, command: co.ScheduleStep) -> StepOptions:
-        return self._app.find_step(command.name).options.override(command.options)
+        options = self._app.find_step(command.name).options
+        return options.override(command.options) if command.options else options
 
     def is_suspect(self, command: co.ScheduleStep) -> bool:
         """Whether the step may be what took a worker down: then it says so before it starts, and runs apart."""
