@@ -10,6 +10,7 @@ from msgspec import Raw
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.definitions import StepOptions
+from holdfast.engine import failures
 from holdfast.engine.owned import OwnedRun
 from holdfast.engine.records import emitted_by
 from holdfast.errors import TransformError, UnknownNameError, ValueCodecError, WorkerLostError
@@ -116,8 +117,9 @@ class RunWithSteps(OwnedRun, abc.ABC):
         problem = self._why_not_again(command)
         if problem:
             error = WorkerLostError(f"step {command.name!r} of run {self.row.id} {problem}")
-            self._deliver_failure(command, now, started, Raw(self.codec.encode_error(error)))
+            self._deliver_failure(command, now, started, Raw(self.codec.encode_error(error)), error)
         else:
+            failures.step_lost(self.row, command)
             self._schedule(command, now)
 
     def _why_not_again(self, command: co.ScheduleStep) -> str:
@@ -217,25 +219,26 @@ class RunWithSteps(OwnedRun, abc.ABC):
             delay = retry_after
         if delay is None:
             self._progressed()
-            self._deliver_failure(command, now, started, encoded)
+            self._deliver_failure(command, now, started, encoded, error)
             return
-        self._note(
-            ev.StepRetrying(
-                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, error=encoded,
-                retry_at=now + delay,
-            )
+        event = ev.StepRetrying(
+            ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
+            attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, error=encoded,
+            retry_at=now + delay,
         )  # fmt: skip
+        self._note(event)
+        failures.step_retried(self.row, self.codec, event, self.step_options(command).max_retries + 1)
         heapq.heappush(self.retries, (now + delay, command.cmd))
 
-    def _deliver_failure(self, command: co.ScheduleStep, now: int, started: int, encoded: Raw) -> None:
-        self._deliver(
-            ev.StepFailed(
-                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, error=encoded,
-            ),
-            now,
+    def _deliver_failure(
+        self, command: co.ScheduleStep, now: int, started: int, encoded: Raw, error: BaseException
+    ) -> None:
+        event = ev.StepFailed(
+            ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
+            attempt=command.attempt, worker=self.me.worker, started=started, undoes=command.undoes, error=encoded,
         )  # fmt: skip
+        failures.step_failed(self.row, self.codec, event, error)
+        self._deliver(event, now)
 
     def _progressed(self) -> None:
         if self.cautious:

@@ -20,6 +20,7 @@ from holdfast.core import events as ev
 from holdfast.core.execution import Execution
 from holdfast.core.pending import FLAGS
 from holdfast.durations import in_words
+from holdfast.engine import failures
 from holdfast.engine.attempts import RunWithSteps
 from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import emission_of, news_of, wait_of
@@ -246,6 +247,8 @@ class LiveRun(RunWithSteps):
         program = program_for(self.app, self.row.workflow, self.options)
         self._timeout = program.timeout
         self._retain = program.settings.retain
+        retries = self.options.max_retries
+        self._attempts = 1 + (program.settings.max_retries if retries is None else retries)
         self.execution = Execution(self.row.id, program, self.codec, self.greenlets)
         self.execution.on_background_error = self._background_error
         self.execution.app = self.row.app
@@ -465,6 +468,8 @@ class LiveRun(RunWithSteps):
                     self._emit(one.name, one.key, one.payload, event.cmd, event.ts)
             elif isinstance(event, ev.StepFailed | ev.StepRefused):
                 self._tell(event)
+                if isinstance(event, ev.StepRefused):
+                    failures.step_failed(self.row, self.codec, event)
         for command in commands:
             if not self.released:
                 self._carry_out(command, now)
@@ -645,6 +650,7 @@ class LiveRun(RunWithSteps):
             return
         if not self.row.durable:
             self._append_last(end)
+        failures.run_failed(self.row, self.codec, end, self._attempts, self._change.records)
         if isinstance(end, ev.AttemptFailed):
             self._leave({"status": Status.RETRY, "reason": "", "wake_at": end.retry_at, "attempt": end.attempt})
             return
