@@ -25,6 +25,7 @@ from holdfast.core.loop import Greenlets
 from holdfast.core.pending import FLAGS
 from holdfast.core.registry import Definitions
 from holdfast.durations import in_words
+from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
 from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import emission_of, news_of, wait_of
@@ -131,6 +132,7 @@ class LiveRun:
         self._cancel: Letter | None = None  # was read, and is not committed yet
         self._timeout: int | None = None
         self._retain = WorkflowOptions().retain
+        self._attempts = 1
         self._refused = False
 
     @property
@@ -412,6 +414,8 @@ class LiveRun:
         program = program_for(self.home.app, self.row.workflow, self.options)
         self._timeout = program.timeout
         self._retain = program.settings.retain
+        retries = self.options.max_retries
+        self._attempts = 1 + (program.settings.max_retries if retries is None else retries)
         self.execution = Execution(self.row.id, program, self.home.app.codec, self.home.greenlets)
         self.execution.on_background_error = self._background_error
         self.execution.app = self.row.app
@@ -636,6 +640,8 @@ class LiveRun:
                     self._emit(one.name, one.key, one.payload, event.cmd, event.ts)
             elif isinstance(event, ev.StepFailed | ev.StepRefused):
                 self._tell(event)
+                if isinstance(event, ev.StepRefused):
+                    failures.step_failed(self.row, self.home.app.codec, event)
         for command in commands:
             if not self.released:
                 self._carry_out(command, now)
@@ -801,6 +807,7 @@ class LiveRun:
             return
         if not self.row.durable:
             self._append_last(end)
+        failures.run_failed(self.row, self.home.app.codec, end, self._attempts, self.change.records)
         if isinstance(end, ev.AttemptFailed):
             self._leave({"status": Status.RETRY, "reason": "", "wake_at": end.retry_at, "attempt": end.attempt})
             return

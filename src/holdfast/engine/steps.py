@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -17,6 +18,7 @@ from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.definitions import StepOptions
 from holdfast.core.registry import Definitions
+from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
 from holdfast.engine.identity import Identity
 from holdfast.engine.records import OutcomeLetter, emitted_by
@@ -168,7 +170,7 @@ class StepBook:
                     self.suspicion.spare(command.cmd)
                 yield from self._count_loss(command, now, 0)
                 return
-            yield self._event(ev.StepStarted, command, now)
+            yield ev.StepStarted(**self._about(command, now))
             self.suspicion.announced_here[command.cmd] = command
         self.to_schedule[command.cmd] = command
 
@@ -212,12 +214,12 @@ class StepBook:
         del self.inflight[cmd]
         command = self.suspicion.announced_here.pop(cmd, None)
         if command is not None:
-            self._change.append(self._event(ev.StepWithdrawn, command, now))
+            self._change.append(ev.StepWithdrawn(**self._about(command, now)))
 
     def started(self, command: co.ScheduleStep, started: int) -> Iterator[ev.StepOutcome]:
         """A step that takes its time is shown as started."""
         if not command.started and self._row.durable:
-            yield self._event(ev.StepStarted, command, started, started=started)
+            yield ev.StepStarted(**self._about(command, started), started=started)
 
     # -- from the executor to the code
 
@@ -233,7 +235,7 @@ class StepBook:
             return
         if outcome.cancelled:  # it was not begun: this worker could not tell whether the others think it alive
             if announced is not None:
-                yield self._event(ev.StepWithdrawn, announced, now)
+                yield ev.StepWithdrawn(**self._about(announced, now))
             heapq.heappush(self.retries, (now + AGAIN, cmd))
             return
         self.unconfirmed.append(outcome)
@@ -283,24 +285,32 @@ class StepBook:
             delay = ended.retry_after
         if delay is None:
             self.progressed()
-            yield self._event(ev.StepFailed, command, now, started=ended.started, error=ended.encoded_error)
+            yield self._failure(command, now, ended.started, ended.encoded_error, error)
             return
-        retry_at = now + delay
-        yield self._event(
-            ev.StepRetrying, command, now, started=ended.started, error=ended.encoded_error, retry_at=retry_at
+        retrying = ev.StepRetrying(
+            **self._about(command, now), started=ended.started, error=ended.encoded_error, retry_at=now + delay
         )
-        heapq.heappush(self.retries, (retry_at, command.cmd))
+        yield retrying
+        failures.step_retried(self._row, self._app.codec, retrying, self.options(command).max_retries + 1)
+        heapq.heappush(self.retries, (retrying.retry_at, command.cmd))
+
+    def _failure(
+        self, command: co.ScheduleStep, now: int, started: int, encoded: Raw, error: BaseException
+    ) -> ev.StepFailed:
+        failed = ev.StepFailed(**self._about(command, now), started=started, error=encoded)
+        failures.step_failed(self._row, self._app.codec, failed, error)
+        return failed
 
     def _count_loss(
         self, command: co.ScheduleStep, now: int, started: int, company: int = 0
     ) -> Iterator[ev.StepOutcome]:
-        yield self._event(ev.StepLost, command, now, started=started, company=company)
+        yield ev.StepLost(**self._about(command, now), started=started, company=company)
         problem = self._why_not_again(command)
         if problem:
             error = WorkerLostError(f"step {command.name!r} of run {self._row.id} {problem}")
-            encoded = Raw(self._app.codec.encode_error(error))
-            yield self._event(ev.StepFailed, command, now, started=started, error=encoded)
+            yield self._failure(command, now, started, Raw(self._app.codec.encode_error(error)), error)
         else:
+            failures.step_lost(self._row, command)
             yield from self.schedule(command, now)
 
     def _why_not_again(self, command: co.ScheduleStep) -> str:
@@ -318,11 +328,11 @@ class StepBook:
             "os._exit), or raise max_losses"
         )
 
-    def _event(self, kind: type[ev.StepOutcome], command: co.ScheduleStep, now: int, **more: object) -> ev.StepOutcome:
-        return kind(
-            ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-            attempt=command.attempt, worker=self._me.worker, undoes=command.undoes, **more,  # type: ignore[arg-type]
-        )  # fmt: skip
+    def _about(self, command: co.ScheduleStep, now: int) -> dict[str, Any]:
+        return {
+            "ts": now, "cmd": command.cmd, "cause": command.cause, "name": command.name, "args": command.args,
+            "attempt": command.attempt, "worker": self._me.worker, "undoes": command.undoes,
+        }  # fmt: skip
 
     def progressed(self) -> None:
         """The run goes on: nothing of it is suspected of the workers that it has lost."""
