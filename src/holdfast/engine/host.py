@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -77,7 +78,7 @@ class Host:
             raise
         engine.guard.start()
         engine.executor.start(
-            self._arrivals.put, self._report, lambda: engine.membership.may_begin(self._declared_dead)
+            self._arrivals.put, self._report, functools.partial(engine.membership.may_begin, self._declared_dead)
         )
         self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
         self._heart.start()
