@@ -1,6 +1,6 @@
 """One run in memory: what arrives for it becomes events, what its code asks for becomes a change to commit.
 
-Nothing here touches the store or the executor; the reactor does, with what `LiveRun` says.
+Nothing here touches the store or the executor; the engine does, with what `LiveRun` says.
 """
 
 from __future__ import annotations
