@@ -1,4 +1,4 @@
-"""A run that this engine owns, as the engine sees it: what is under way, and what is to be committed."""
+"""A run that this engine owns: what is under way, and what is to be committed."""
 
 from __future__ import annotations
 
