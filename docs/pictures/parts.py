@@ -47,7 +47,7 @@ def line(x: int, y: int, *words: str) -> None:
     """Words, where those that end in `/` or `.py` are files of the store or folders."""
     for word in words:
         if word.endswith((".py", "/")):
-            check("" if word.endswith("/") else "stores/", word)
+            check("" if "/" in word else "stores/", word)
     spans = "".join(
         f'<tspan class="{"file" if word.endswith(("/", ".py")) else ""}" dx="{8 if number else 0}">{escape(word)}</tspan>'
         for number, word in enumerate(words)
@@ -99,9 +99,10 @@ def draw() -> str:
         box("inner", x, y, width, 48)
         text("file", x + 10, y + 19, file)
         text("", x + 10, y + 38, words)
-    part(282, 400, 336, 124, "Runs in memory", "engine/live.py engine/probation.py",
+    part(282, 400, 336, 124, "Runs in memory", "engine/run.py engine/steps.py",
          "what arrives becomes events, what the", "code asks for becomes the next commit", kind="inner")  # fmt: skip
-    line(294, 513, "core/", "replays workflow code, without I/O")
+    line(294, 497, "engine/probation.py", "suspects one by one")
+    line(294, 516, "core/", "replays workflow code, without I/O")
 
     part(744, 58, 168, 476, "Executor", "executors/local.py", "executes steps")
     ways = [

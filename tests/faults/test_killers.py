@@ -78,3 +78,19 @@ def test_a_run_whose_killing_code_was_corrected_goes_on(world: World) -> None:
     run.resume()
     assert run.result(timeout=20) is None
     world.check_histories()
+
+
+IMPATIENT = "import holdfast.cli.worker as w; w.FROZEN = 4.0; from holdfast.cli import main; main()"
+
+
+def test_a_worker_whose_interpreter_is_held_by_native_code_ends_itself_and_says_where(world: World) -> None:
+    """Nothing in it can run any more, not even its watchdog: whoever supervises it starts another one."""
+    run = effects.killer.options(id="bad").start("freeze")
+    worker = world.python("-c", IMPATIENT, "-A", "effects", "worker")
+    assert worker.wait(60) == 1
+    assert "effects.py" in world.log()
+    assert "in killer" in world.log()
+    innocent = effects.sequence.start(3)
+    world.worker()
+    assert innocent.result(timeout=20) == 3, "the killer comes last, and innocents go on"
+    assert not run.status.is_final

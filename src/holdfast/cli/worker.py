@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from holdfast.cli.endpoint import HealthEndpoint
+from holdfast.cli.failures import OK, UNREACHABLE
 from holdfast.cli.target import open_target
 from holdfast.engine.host import Host
 from holdfast.logs import OUTSIDE, RunFields
@@ -117,13 +118,13 @@ class _Stopping:
             # The same by the kernel, where native code keeps all threads of Python from running.
             signal.setitimer(signal.ITIMER_REAL, 2 * self.AT_ONCE)
 
-    def is_over(self) -> None:
+    def is_over(self, code: int) -> None:
         """All is done. Python would wait for threads that steps have left behind, however long they take."""
         signal.set_wakeup_fd(-1)
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         if _awaited_threads():
-            _end_within(self.AT_ONCE, 0)
+            _end_within(self.AT_ONCE, code)
 
 
 def _awaited_threads() -> list[threading.Thread]:
@@ -182,7 +183,7 @@ def worker(
     version: str | None,
 ) -> None:
     """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C, SIGTERM or SIGHUP: steps may finish for the
-    grace period. A second Ctrl-C or SIGTERM ends it at once."""
+    grace period. A second Ctrl-C or SIGTERM ends it at once. Exit code 5 if the store was deleted or replaced meanwhile."""
     endpoint = HealthEndpoint(health) if health else None
     for stream in (sys.stdout, sys.stderr):  # what steps print is seen when they do it, in a file or a pipe too
         if isinstance(stream, io.TextIOWrapper):
@@ -209,9 +210,13 @@ def worker(
     logging.getLogger("holdfast").info(
         "worker %s of app %r on %s knows: %s", host.worker_id, app.name, host.store.url, names
     )
+    _end_if_frozen()
     host.run()
     faulthandler.cancel_dump_traceback_later()
-    stopping.is_over()
+    code = OK if host.failure is None else UNREACHABLE
+    stopping.is_over(code)
     if endpoint is not None:
         endpoint.close()
+    if host.failure is not None:  # whoever watches over this process starts it again, on the file that is there by then
+        context.exit(code)
     logging.getLogger("holdfast").info("worker %s has stopped", host.worker_id)

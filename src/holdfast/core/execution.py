@@ -131,7 +131,8 @@ class Execution(Asking):
         """Append an event and let the code go on until nothing is ready."""
         self._append(event)
         self._deliver(event)
-        self._reuse()
+        if self._reusable:
+            self._reuse()
 
     def note(self, event: ev.Event) -> None:
         """Append an event that doesn't reach the code."""
@@ -144,10 +145,13 @@ class Execution(Asking):
             self._is_live = True
             if self.ended is None and self._main is not None and not self._main.done():
                 self._take_up()
-        self._reuse()
-        if self._main is not None and self._main.done() and self.ended is None:
+        if self._reusable:
+            self._reuse()
+        if self.ended is not None:
+            return
+        if self._main is not None and self._main.done():
             self._end(self._main, now)
-        elif self.ended is None and not self._outstanding():
+        elif not self.steps and not self._outstanding():
             self._end_with(self._deadlock(), now)
 
     def _take_up(self) -> None:
@@ -210,11 +214,17 @@ class Execution(Asking):
     # -- delivering
 
     def _deliver(self, event: ev.Event) -> None:
-        if isinstance(event, ev.Beginning):
-            self._begin(event)
-        loop = self.loop
-        loop.begin(event.seq, self._time_of(event))
-        self._places.clear()
+        if type(event) is ev.StepCompleted:  # most are
+            now = event.ts + self.ahead
+        else:
+            now = self._time_of(event)
+            if isinstance(event, ev.Beginning):
+                self._begin(event)
+        loop = self._loop
+        assert loop is not None
+        loop.begin(event.seq, now)
+        if self._places:
+            self._places.clear()
         self._hand_over(event)
         loop.run_dry()
         if self._divergence is not None:
@@ -246,15 +256,15 @@ class Execution(Asking):
 
     def _hand_over(self, event: ev.Event) -> None:
         """Resolve whatever the event resolves; the code goes on when the loop runs."""
-        if isinstance(event, ev.OutcomeReused):
-            self._hand_over_reused(event)
-        elif isinstance(event, ev.TimerFired):
-            self._fire(event)
-        elif isinstance(event, ev.StepCompleted):
+        if isinstance(event, ev.StepCompleted):
             if event.data:
                 self.data = {**self.data, **event.data}
             step = self._expected(self.steps, event)
             step.future.set_result(self._result("s", event, step.raw))
+        elif isinstance(event, ev.OutcomeReused):
+            self._hand_over_reused(event)
+        elif isinstance(event, ev.TimerFired):
+            self._fire(event)
         elif isinstance(event, ev.StepFailed):
             self._expected(self.steps, event).future.set_exception(self.codec.decode_error(event.error))
         elif isinstance(event, ev.ChildCompleted):

@@ -110,6 +110,10 @@ class Ledger:
             else:
                 self._open.setdefault((event.cause, kind), {})[event.cmd] = recorded
 
+    def is_new(self, cause: int) -> bool:
+        """Whether there is nothing to match what `cause` leads to with."""
+        return cause not in self._causes and not self._keyed
+
     def knows(self, cause: int) -> bool:
         """Whether anything was ever recorded under `cause`."""
         return cause in self._causes

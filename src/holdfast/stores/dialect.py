@@ -33,7 +33,7 @@ class Dialect:
     numbered: str
     """A condition: one of the numbers in the parameter {0}."""
     elements: str
-    """The texts in the column {0} of another table, as a table `j` with a column `value`."""
+    """The texts in the column {0} of another table, as a table `j` with a column `value`; none if the column is damaged."""
     sql: Callable[[str], str]
     """A statement as the driver takes it."""
     array: Callable[[Iterable[Any]], Any]
@@ -95,7 +95,7 @@ SQLITE = Dialect(
     marks={"ordered_join": "CROSS JOIN", "lock": "", "skip": "", "fence": ""},
     among="IN (SELECT value FROM json_each(:{0}))",
     numbered="IN (SELECT value FROM json_each(:{0}))",
-    elements="json_each({0}) j",
+    elements="json_each(CASE WHEN json_valid({0}) THEN {0} ELSE '[]' END) j",
     sql=str,
     array=lambda values: json.dumps(list(values)),
     insert=_insert,

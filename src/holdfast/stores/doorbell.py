@@ -43,6 +43,7 @@ class Doorbell(Notifier):
         self._folder, name = os.path.split(path)
         self._prefix = f"{os.fsdecode(os.fsencode(name)[:_NAME_LIMIT])}-bell-"
         self._out: socket.socket | None = None
+        self._is_closed = False
         self._next_clearing = 0.0
         self._in: socket.socket | None = None
         self._name = ""
@@ -179,9 +180,13 @@ class Doorbell(Notifier):
 
     def _send(self, name: str, data: bytes) -> None:
         with contextlib.suppress(OSError), _reachable(self._folder, name) as address:
-            if self._out is None:
-                self._out = _socket()
-            self._out.sendto(data, socket.MSG_DONTWAIT, address)
+            with self._lock:
+                if self._out is None:
+                    if self._is_closed:
+                        return
+                    self._out = _socket()
+                out = self._out
+            out.sendto(data, socket.MSG_DONTWAIT, address)
 
     def watch(self, run_id: str) -> Watch:
         return _SocketWatch(self, run_id)
@@ -193,9 +198,11 @@ class Doorbell(Notifier):
                 self._thread.join(1)
             self.take_down(self._in, self._name)
             self._in = None
-        if self._out is not None:
-            self._out.close()
-            self._out = None
+        with self._lock:
+            self._is_closed = True
+            out, self._out = self._out, None
+        if out is not None:
+            out.close()
 
 
 class _SocketWatch(Watch):

@@ -92,6 +92,9 @@ class SqlStore(EventTables):
     def check(self) -> None:
         """A server watches over its own files."""
 
+    def strain(self) -> str:
+        return ""  # and over what weighs on them
+
     # -- schema
 
     def _migrate(self) -> None:
@@ -125,7 +128,7 @@ class SqlStore(EventTables):
             return 0
         if {"meta", "runs", "history", "inbox"} <= tables:
             found = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-            if found is not None:
+            if found is not None and re.fullmatch(rb"\d+", _bytes(found[0])):
                 return int(found[0])
         raise StoreSchemaError(f"{self.url} is a database of another program; name another file or schema for Holdfast")
 
@@ -393,16 +396,17 @@ class SqlStore(EventTables):
             return row.status
 
     def collect(self, limit: int) -> Collected:
-        with self.write("collect") as db:
+        with self.write("collect", lasting=False) as db:  # what a power cut brings back is deleted again
             rows = db.execute(self._q["expired"], {"app": self.app, "now": self.now(), "limit": limit}).fetchall()
-            for (no,) in rows:
-                self._delete(db, no)
+            self._delete(db, *(no for (no,) in rows))
             return Collected(runs=len(rows), events=self._forget_events(db, limit))
 
-    def _delete(self, db: Any, no: int) -> None:
-        for table in PARTS:
-            db.execute(self._q["delete_parts"].replace("{table}", table), {"no": no})
-        db.execute(self._q["delete_run"], {"no": no})
+    def _delete(self, db: Any, *numbers: int) -> None:
+        if numbers:
+            nos = {"nos": self.dialect.array(numbers)}
+            for table in PARTS:
+                db.execute(self._q["delete_parts"].replace("{table}", table), nos)
+            db.execute(self._q["delete_runs"], nos)
 
     def reset_times(self, ahead: int) -> int:
         with self.write("reset_times") as db:
@@ -471,6 +475,10 @@ class SqlStore(EventTables):
 
 def _statements(script: str) -> list[str]:
     return [text for text in (part.strip() for part in re.sub(r"--.*", "", script).split(";")) if text]
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 def last_time(value: int | None) -> int | None:
