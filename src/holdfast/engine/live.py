@@ -76,17 +76,19 @@ class LiveRun(RunWithSteps):
         """Deliver what has arrived, for at most `budget` seconds; whether there is more to do."""
         end = self.clock.monotonic() + budget
         try:
-            if self._gone() or self._waits_for_probe(now):
+            if self.released or self._waits_for_probe(now):
                 return False
             if self.execution is None and not self._open(now):
                 return False
-            if not self._caught_up(now, end):
-                return not self.released
+            if self._replay is not None and not self._caught_up(now, end):
+                return not self._gone()
             more = self._deliver_arrivals(now, end)
             if not more and not self._gone():
                 more = self._fire_timers(now, end)
             # A run that continued as new has stopped taking what arrived: there may be more.
-            more = (not self._caught_up(now, end) or more or bool(self.deliveries)) and not self._gone()
+            if self._replay is not None and not self._caught_up(now, end):
+                more = True
+            more = (more or bool(self.deliveries)) and not self._gone()
         except (NondeterminismError, DecodeError) as error:
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
@@ -466,8 +468,9 @@ class LiveRun(RunWithSteps):
             self._change.records += [to_record(event) for event in events]
         for event in events:
             if isinstance(event, ev.StepCompleted):
-                for key, value in event.data.items():
-                    self._publish(key, value)
+                if event.data:
+                    for key, value in event.data.items():
+                        self._publish(key, value)
                 for one in event.emitted:
                     self._emit(one.name, one.key, one.payload, event.cmd, event.ts)
             elif isinstance(event, ev.StepFailed | ev.StepRefused):

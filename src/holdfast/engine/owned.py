@@ -130,6 +130,8 @@ class OwnedRun:
         if self.execution is None:
             return None
         due = self.execution.next_due()
+        if not self.retries and self._timeout is None:
+            return due
         dues = [due] if due is not None else []
         if self.retries:
             dues.append(self.retries[0][0])
