@@ -58,8 +58,8 @@ class Execution(Asking):
         """Feed a history, with a pause after each delivery so that the caller can share its time. `passed` is the
         last event whose delivery the code has seen before, somewhere: all of them, if it isn't said."""
         self._passed = history[-1].seq if passed is None else passed
-        base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
-        start = max(i for i, e in enumerate(history) if isinstance(e, ev.Beginning))
+        start = next(i for i in reversed(range(len(history))) if isinstance(history[i], ev.Beginning))
+        base = next(i for i in reversed(range(start + 1)) if isinstance(history[i], ev.RunStarted | ev.ContinuedAsNew))
         first, earlier, current = history[base], history[base:start], history[start:]
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
         self._prepare(first, earlier, current)
