@@ -229,8 +229,13 @@ class Client:
 
     def _look(self, run: Which) -> tuple[RunRow, bool]:
         """The run, and whether there is an outcome to show and nobody has asked for another one."""
-        orders = self.store.orders(run.id)  # before the row: an order is carried out and consumed in one commit
         row = self.row(run)
+        if row.status == Status.SUCCESS:
+            return row, True
+        if row.status != Status.STUCK and row.status not in FINAL:
+            return row, False
+        orders = self.store.orders(run.id)
+        row = self.row(run)  # after them: an order is carried out and consumed in one commit
         if row.status == Status.STUCK:
             return row, not orders
         return row, row.status in FINAL and (row.status == Status.SUCCESS or "retry" not in orders)

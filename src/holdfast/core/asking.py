@@ -504,7 +504,7 @@ class Asking:
             if known:
                 self._append(ev.Patched(ts=self.loop.now, cmd=f"{cause}p{change}", cause=cause, name=change))
         elif known:
-            self._ledger.open(cause, "p").pop(f"{cause}p{change}", None)
+            self._ledger.open(cause).pop(f"{cause}p{change}", None)
         return known
 
     def _answer_to(self, kind: str, name: str, args: bytes, key: str) -> Match[Asked]:

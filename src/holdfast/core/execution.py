@@ -58,8 +58,8 @@ class Execution(Asking):
         """Feed a history, with a pause after each delivery so that the caller can share its time. `passed` is the
         last event whose delivery the code has seen before, somewhere: all of them, if it isn't said."""
         self._passed = history[-1].seq if passed is None else passed
-        base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
-        start = max(i for i, e in enumerate(history) if isinstance(e, ev.Beginning))
+        start = next(i for i in reversed(range(len(history))) if isinstance(history[i], ev.Beginning))
+        base = next(i for i in reversed(range(start + 1)) if isinstance(history[i], ev.RunStarted | ev.ContinuedAsNew))
         first, earlier, current = history[base], history[base:start], history[start:]
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
         self._prepare(first, earlier, current)
@@ -115,15 +115,18 @@ class Execution(Asking):
         self._times = deque(times)
         if earlier:
             self._memo = Memo(earlier)
-        self._taken_up = next((event.ts for event in current if isinstance(event, ev.RunTakenUp)), 0)
         self._ledger = Ledger(current)
-        self._edge = max((e.seq for e in current if e.delivered), default=0)
-        self._cancelled = {e.cmd for e in current if isinstance(e, ev.StepCancelled | ev.ChildDropped)}
         for event in current:
-            if isinstance(event, ev.Patched):
+            if event.delivered:
+                self._edge = event.seq
+            elif isinstance(event, ev.StepCancelled | ev.ChildDropped):
+                self._cancelled.add(event.cmd)
+            elif isinstance(event, ev.Patched):
                 self._patches[event.name] = True
             elif isinstance(event, ev.ArgumentsChanged):
                 self._warned.add((event.cmd, bytes(event.args)))
+            elif isinstance(event, ev.RunTakenUp):
+                self._taken_up = self._taken_up or event.ts
 
     # -- live
 
@@ -182,7 +185,8 @@ class Execution(Asking):
 
     def next_due(self) -> int | None:
         """When the first timer is due, by the database's clock."""
-        timer = self._loop.next_due() if self._loop is not None else None
+        loop = self._loop
+        timer = loop.next_due() if loop is not None and loop.timers else None
         return None if timer is None else timer.due - self.ahead
 
     def waiting_for(self) -> str:

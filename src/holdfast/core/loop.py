@@ -326,6 +326,19 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def evict(self) -> None:
         """Leave memory: every frame is unwound here and now, with every command refused."""
         self.closed = True
+        if self.tasks or self._forgotten or self._generators:
+            self._unwind()
+        for timer in self.timers.values():
+            asyncio.Handle.cancel(timer)
+        self._forgotten.clear()
+        self._ready.clear()
+        self._heap.clear()
+        self.timers.clear()
+        self.tasks.clear()
+        self.execution = None
+        self.on_error = _ignore
+
+    def _unwind(self) -> None:
         outer, hooks = self._enter()
         try:
             for task in list(self.tasks.values()):
@@ -344,15 +357,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 waiter = task._fut_waiter  # type: ignore[attr-defined]
                 if waiter is not None:
                     asyncio.Future.cancel(waiter)
-            for timer in self.timers.values():
-                asyncio.Handle.cancel(timer)
-            self._forgotten.clear()
-            self._ready.clear()
-            self._heap.clear()
-            self.timers.clear()
-            self.tasks.clear()
-            self.execution = None
-            self.on_error = _ignore
         finally:
             self._leave(outer, hooks)
 

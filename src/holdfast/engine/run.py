@@ -145,6 +145,8 @@ class LiveRun:
         if self.execution is None:
             return None
         due = self.execution.next_due()
+        if not self.steps.retries and self._timeout is None:
+            return due
         dues = [due] if due is not None else []
         if self.steps.retries:
             dues.append(self.steps.retries[0][0])
@@ -223,17 +225,19 @@ class LiveRun:
         """Deliver what has arrived, for at most `budget` seconds; whether there is more to do."""
         end = self.home.clock.monotonic() + budget
         try:
-            if self._gone() or self._waits_for_probe(now):
+            if self.released or self._waits_for_probe(now):
                 return False
             if self.execution is None and not self._open(now):
                 return False
-            if not self._caught_up(now, end):
-                return not self.released
+            if self._replay is not None and not self._caught_up(now, end):
+                return not self._gone()
             more = self._deliver_arrivals(now, end)
             if not more and not self._gone():
                 more = self._fire_timers(now, end)
             # A run that continued as new has stopped taking what arrived: there may be more.
-            more = (not self._caught_up(now, end) or more or bool(self.deliveries)) and not self._gone()
+            if self._replay is not None and not self._caught_up(now, end):
+                more = True
+            more = (more or bool(self.deliveries)) and not self._gone()
         except (NondeterminismError, DecodeError) as error:
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)

@@ -7,6 +7,8 @@ place of the shared one.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,22 +74,24 @@ def in_chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         at += size
 
 
-def _values(rows: Sequence[Row]) -> tuple[str, list[Any]]:
-    marks = f"({', '.join('?' * len(rows[0]))})"
-    return f"VALUES {', '.join([marks] * len(rows))}", [value for row in rows for value in row]
+@functools.lru_cache(1_000)
+def _values(columns: int, rows: int) -> str:
+    marks = f"({', '.join('?' * columns)})"
+    return f"VALUES {', '.join([marks] * rows)}"
 
 
 def _insert(table: str, columns: Sequence[str], rows: Sequence[Row]) -> Iterator[Statement]:
     for chunk in in_chunks(rows):
-        values, parameters = _values(chunk)
-        yield f"INSERT INTO {table} ({', '.join(columns)}) {values}", parameters
+        values = _values(len(columns), len(chunk))
+        yield f"INSERT INTO {table} ({', '.join(columns)}) {values}", [*itertools.chain.from_iterable(chunk)]
 
 
 def _update(table: str, columns: Sequence[str], rows: Sequence[Row]) -> Iterator[Statement]:
     sets = ", ".join(f"{name} = v.column{i}" for i, name in enumerate(columns[1:], 2))
     for chunk in in_chunks(rows):
-        values, parameters = _values(chunk)
-        yield f"UPDATE {table} SET {sets} FROM ({values}) AS v WHERE {columns[0]} = v.column1", parameters
+        values = _values(len(columns), len(chunk))
+        statement = f"UPDATE {table} SET {sets} FROM ({values}) AS v WHERE {columns[0]} = v.column1"
+        yield statement, [*itertools.chain.from_iterable(chunk)]
 
 
 SQLITE = Dialect(

@@ -210,17 +210,20 @@ class _SocketWatch(Watch):
         self._bell = bell
         self._in: socket.socket | None = None
         self._told = False
+        self._rung_at: int | None = None  # a ring has ended the watch
         bell.clear_stale()
         with contextlib.suppress(OSError):  # without a bell of its own it looks more often
             self._in, self._name = bell.hang()
             self._message = b"\0".join((b"watch", run_id.encode(), os.fsencode(self._name), b""))
-            self._told = self._tell()
+            self._told = self._tell(time.monotonic_ns())
 
-    def _tell(self) -> bool:
-        """Ask for a ring, also for what is announced from now on until this arrives: the clock is one for all processes."""
-        return self._bell.tell_engines(self._message + str(time.monotonic_ns()).encode())
+    def _tell(self, since: int) -> bool:
+        """Ask for a ring, also for what was announced since then: the clock is one for all processes."""
+        return self._bell.tell_engines(self._message + str(since).encode())
 
     def wait(self, timeout: float) -> bool:
+        if self._rung_at is not None:
+            self._told, self._rung_at = self._tell(self._rung_at), None
         # While there is no engine yet, nobody will ring.
         timeout = max(timeout if self._told else min(timeout, 0.05), 0.001)
         if self._in is None:
@@ -230,11 +233,12 @@ class _SocketWatch(Watch):
         try:
             self._in.recv(64)
         except TimeoutError:
-            self._told = self._tell()  # there may be other engines by now
+            self._told = self._tell(time.monotonic_ns())  # there may be other engines by now
             return False
         except OSError:
             return False
-        self._told = self._tell()  # a ring ends a watch
+        # Most who are rung need no other ring, so it is asked for only when they wait again.
+        self._rung_at = time.monotonic_ns()
         return True
 
     def close(self) -> None:

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from importlib import resources
 from typing import Any, Protocol
 
+from msgspec.structs import astuple
+
 from holdfast.errors import Fenced, StoreSchemaError
 from holdfast.ports import (
     FINAL,
@@ -280,11 +282,7 @@ class SqlStore(EventTables):
         db.execute(self._q["set_attribute"], parameters)
 
     def _insert_records(self, db: Any, histories: Iterable[tuple[int, Iterable[Record]]]) -> None:
-        rows = [
-            (no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload)
-            for no, records in histories
-            for r in records
-        ]
+        rows = [(no, *astuple(record)) for no, records in histories for record in records]
         for statement in self.dialect.insert("history", HISTORY, rows):
             db.execute(*statement)
 
@@ -295,7 +293,8 @@ class SqlStore(EventTables):
             self._insert_records(db, [(change.no, change.records) for change in changes])
             self._update_runs(db, changes)
             for change in changes:
-                self._apply(db, change)
+                if has_more_than_history(change):
+                    self._apply(db, change)
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
             return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted)
 
@@ -323,7 +322,8 @@ class SqlStore(EventTables):
             if key.startswith("data."):
                 db.execute(self._q["clear_attribute"], {"run": change.no, "key": key})
             self._set_attribute(db, change.no, key, value, body)
-        self._stream(db, change)
+        if change.streamed:
+            self._stream(db, change)
 
     def _stream(self, db: Any, change: Change) -> None:
         for cmd, attempt, ts, item in change.streamed:
@@ -484,6 +484,14 @@ def _bytes(value: Any) -> bytes:
 def last_time(value: int | None) -> int | None:
     """A time, or the last one that a database can hold."""
     return value if value is None else min(value, LAST_TIME)
+
+
+def has_more_than_history(change: Change) -> bool:
+    """Whether there is anything beside events and columns of the run's row: mostly there is not."""
+    return bool(
+        change.consumed or change.children or change.messages or change.signals or change.dropped_attributes
+        or change.attributes or change.streamed
+    )  # fmt: skip
 
 
 def updates_of(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:
