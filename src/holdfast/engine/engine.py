@@ -199,7 +199,8 @@ class Engine:
         for live in self.runs.values():
             if live.execution is not None:
                 live.execution.evict()
-        self.runs.clear()
+        for table in (self.runs, self._ready, self._idle, self._touched):
+            table.clear()
         self._home.greenlets.close()
         try:
             self.store.unregister(self.me.worker)
