@@ -283,8 +283,10 @@ class Client:
                 return self.codec.decode(end.result), False
         if isinstance(end, ev.RunFailed):
             return self.codec.decode_error(end.error), True
-        reason = f": {end.reason}" if isinstance(end, ev.RunCancelled) and end.reason else ""
-        return RunCancelledError(f"run {row.id} was cancelled{reason}", run_id=row.id), True
+        assert isinstance(end, ev.RunCancelled)
+        reason = f": {end.reason}" if end.reason else ""
+        how = "terminated" if end.terminated else "cancelled"
+        return RunCancelledError(f"run {row.id} was {how}{reason}", run_id=row.id), True
 
     def _result_type(self, name: str) -> Any:
         for find in (self._definitions.find_workflow, self._definitions.find_step):
@@ -453,6 +455,10 @@ class Client:
     def control(self, run: Which, kind: str, reason: str = "") -> None:
         check_text("reason", reason, empty=True)
         self._post(control(run.id, kind, reason, run_no=run.no), f"can't {kind} it")
+
+    def terminate(self, run: Which, reason: str) -> None:
+        check_text("reason", reason)
+        self.control(run, "terminate", reason)
 
     def resume(self, run: Which) -> None:
         row = self.row(run)

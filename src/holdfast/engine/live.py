@@ -46,10 +46,12 @@ from holdfast.engine.records import (
     status_of,
     to_record,
 )
+from holdfast.engine.termination import children_left, hooks_left
 from holdfast.errors import (
     DecodeError,
     NondeterminismError,
     Suspended,
+    UnknownNameError,
     WorkerLostError,
     WorkflowBlocked,
 )
@@ -76,7 +78,7 @@ class LiveRun(RunWithSteps):
         """Deliver what has arrived, for at most `budget` seconds; whether there is more to do."""
         end = self.clock.monotonic() + budget
         try:
-            if self._gone() or self._waits_for_probe(now):
+            if self._gone() or self._is_terminated(now) or self._waits_for_probe(now):
                 return False
             if self.execution is None and not self._open(now):
                 return False
@@ -546,6 +548,8 @@ class LiveRun(RunWithSteps):
             return False
         self.seen.add(letter.id)
         self.deliveries.append(letter)
+        if letter.kind == "terminate":
+            self._termination = letter
         return True
 
     def _open_letter(self, letter: Letter, now: int) -> None:
@@ -661,7 +665,8 @@ class LiveRun(RunWithSteps):
         self._tell(end)
         self._leave(
             {
-                "status": status, "reason": "", "wake_at": None, "finished_at": now, "end_seq": end.seq, "losses": 0,
+                "status": status, "reason": getattr(end, "reason", ""), "wake_at": None, "finished_at": now,
+                "end_seq": end.seq, "losses": 0,
                 "expires_at": None if retain is None else now + retain,
             }
         )  # fmt: skip
@@ -678,6 +683,47 @@ class LiveRun(RunWithSteps):
         if self.row.durable:
             self._append_outside(end)
         self._end(end, now)
+
+    def _is_terminated(self, now: int) -> bool:
+        """End it, if somebody wants that, whatever its code is like: nothing of it runs, not even its clean-up."""
+        letter = self._termination
+        if letter is None or Status(self.row.status).is_final:
+            return False
+        self._termination = None
+        self.deliveries.remove(letter)
+        self._change.consumed.append(letter.id)
+        try:
+            reason = msgspec.json.decode(letter.body, type=ControlLetter).reason
+        except msgspec.DecodeError as error:
+            reason = printable(error)
+        if self.execution is None:
+            with contextlib.suppress(DecodeError):  # damaged: the run ends all the same
+                self._read_history()
+        there = self.execution if self._replay is None else None
+        for child_id in children_left(there, self._history):
+            why = f"its parent {self.row.id} was terminated: {reason}"
+            self._change.messages.append(control(child_id, "terminate", why, child_of=self.row.id))
+        for hook in hooks_left(there, self._history):
+            if hook.where is not None:
+                self._change.signals.append(Unsubscription(cmd=hook.cmd))
+            elif hook.key:
+                self._change.dropped_attributes.append(("hook", hook.key))
+        for cmd in list(self.inflight):
+            self._drop_attempt(cmd)
+        self.to_schedule.clear()
+        self._retain = self._retain_of_code()
+        end = ev.RunCancelled(ts=now, reason=reason, terminated=True)
+        if self.row.durable:
+            self._append_record(end)
+        self._end(end, now)
+        self._change.columns |= {"held": 0, "stuck": ""}
+        return True
+
+    def _retain_of_code(self) -> int | None:
+        try:
+            return program_for(self.app, self.row.workflow, self.options).settings.retain
+        except UnknownNameError:
+            return self._retain
 
     def _set_aside(self, now: int, error: BaseException, stuck: str) -> None:
         """The code can't go on: take back what isn't committed, keep every outcome, and say why. Nothing here depends on

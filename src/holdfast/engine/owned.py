@@ -100,6 +100,7 @@ class OwnedRun:
         self._spared: dict[str, int] = {}
         self._company: dict[str, int] = {}
         self._orders: list[int] = []
+        self._termination = next((letter for letter in claimed.letters if letter.kind == "terminate"), None)
         self._cancel: Letter | None = None  # was read, and is not committed yet
         self._timeout: int | None = None
         self._retain = WorkflowOptions().retain
