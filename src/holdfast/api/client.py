@@ -562,7 +562,10 @@ class Client:
         except UnknownNameError:
             definition = self._definitions.find_step(name)
         check_call(name, definition, args, {})
-        return Raw(self.codec.encode_call(args, {}, f"the arguments of {name!r}"))
+        what = f"the arguments of {name!r}"
+        call = self.codec.encode_call(args, {}, what, definition.hints)
+        self.codec.check_call(args, {}, what, definition.hints)
+        return Raw(call)
 
     def delete(self, run: Which) -> None:
         status = self.store.delete(run.id, run.no, self._farewell)

@@ -124,6 +124,11 @@ class Ledger:
     def open(self, cause: int, kind: str) -> dict[str, Recorded]:
         return self._open.get((cause, kind), _NOTHING)
 
+    def recorded_under(self, cause: int) -> list[Recorded]:
+        """What is recorded under `cause` and was not asked for so far."""
+        kinds = self._causes.get(cause, "")
+        return [recorded for kind in kinds for recorded in self._open.get((cause, kind), _NOTHING).values()]
+
     def left_over(self, cause: int) -> list[Recorded]:
         """What is recorded under `cause` and was not asked for."""
         kinds = self._causes.get(cause, "")

@@ -259,6 +259,8 @@ class LiveRun(RunWithSteps):
         self.execution.secret = self.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
+        if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
+            self.execution.same_build = self.row.build == self.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
         passed = 0 if self.is_new and not self._has_begun() else self._last_committed
         self._replay = self.execution.replay(self._history, passed)
