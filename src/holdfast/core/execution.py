@@ -373,6 +373,7 @@ class Execution(Asking):
             if step is None:
                 return
             command = step.command
+            command.began = command.began or event.started or event.ts
             if isinstance(event, ev.StepStarted):
                 command.started, command.worker = True, event.worker
                 command.attempt = event.attempt

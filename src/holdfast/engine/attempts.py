@@ -217,6 +217,8 @@ class RunWithSteps(OwnedRun, abc.ABC):
             delay = self.step_options(command).retry_delay(error, command.attempt, self.clock.random())
         if delay is not None and retry_after is not None:
             delay = retry_after
+        if delay is not None and self._is_too_late(command, now + delay, started):
+            delay = None
         if delay is None:
             self._progressed()
             self._deliver_failure(command, now, started, encoded, error)
@@ -227,8 +229,13 @@ class RunWithSteps(OwnedRun, abc.ABC):
             retry_at=now + delay,
         )  # fmt: skip
         self._note(event)
-        failures.step_retried(self.row, self.codec, event, self.step_options(command).max_retries + 1)
+        retries = self.step_options(command).max_retries
+        failures.step_retried(self.row, self.codec, event, None if retries is None else retries + 1)
         heapq.heappush(self.retries, (now + delay, command.cmd))
+
+    def _is_too_late(self, command: co.ScheduleStep, again: int, started: int) -> bool:
+        within = self.step_options(command).retry_within
+        return within is not None and again > (command.began or started) + within
 
     def _deliver_failure(
         self, command: co.ScheduleStep, now: int, started: int, encoded: Raw, error: BaseException

@@ -249,8 +249,8 @@ class LiveRun(RunWithSteps):
         program = program_for(self.app, self.row.workflow, self.options)
         self._timeout = program.timeout
         self._retain = program.settings.retain
-        retries = self.options.max_retries
-        self._attempts = 1 + (program.settings.max_retries if retries is None else retries)
+        retries = self.options.max_retries if self.options.max_retries is not None else program.settings.max_retries
+        self._attempts = None if retries is None else retries + 1
         self.execution = Execution(self.row.id, program, self.codec, self.greenlets)
         self.execution.on_background_error = self._background_error
         self.execution.app = self.row.app

@@ -104,7 +104,7 @@ class OwnedRun:
         self._cancel: Letter | None = None  # was read, and is not committed yet
         self._timeout: int | None = None
         self._retain = WorkflowOptions().retain
-        self._attempts = 1
+        self._attempts: int | None = 1
         self._refused = False
 
     @property
