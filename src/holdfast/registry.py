@@ -91,10 +91,11 @@ class Registry(Owner, abc.ABC):
         /,
         *,
         name: str | None = None,
-        max_retries: int = 3,
+        max_retries: int | None = 3,
         retry_delay: RetryDelay = "fixed",
         retry_jitter: float | bool = 0.0,
         retry_max_delay: Duration | None = None,
+        retry_within: Duration | None = None,
         timeout: Duration | None = "60s",
         stall_timeout: Duration | None = None,
         retry_for: ErrorClasses | None = None,
@@ -128,7 +129,7 @@ class Registry(Owner, abc.ABC):
         /,
         *,
         name: str | None = None,
-        max_retries: int = 0,
+        max_retries: int | None = 0,
         retry_delay: RetryDelay = 0,
         retry_for: ErrorClasses | None = None,
         timeout: Duration | None = None,
@@ -275,7 +276,8 @@ class Registry(Owner, abc.ABC):
     def max_attempts(self) -> dict[str, int]:
         """How often each step may be tried."""
         self.load()
-        return {name: definition.options.max_retries + 1 for name, definition in self._steps.items()}
+        retries = {name: definition.options.max_retries for name, definition in self._steps.items()}
+        return {name: number + 1 for name, number in retries.items() if number is not None}
 
     def known_names(self) -> list[str]:
         """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""

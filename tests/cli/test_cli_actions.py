@@ -63,6 +63,13 @@ def test_cancel_then_retry(cli: Cli, asks: str) -> None:
     cli.wait_for(asks, "WAITING")
 
 
+def test_terminate_needs_a_reason_and_shows_it(cli: Cli, asks: str) -> None:
+    assert "--reason" in cli("runs", "terminate", asks, code=2).err
+    assert cli("runs", "terminate", asks, "--reason", "it hung").out == "asked to terminate asks-1\n"
+    cli.wait_for(asks, "CANCELLED")
+    assert "CANCELLED  was terminated: it hung" in cli("runs", "show", asks).out
+
+
 def test_pause_then_resume(cli: Cli, asks: str) -> None:
     cli("runs", "pause", asks, "--reason", "holiday")
     cli.wait_for(asks, "PAUSED")

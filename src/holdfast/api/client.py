@@ -288,8 +288,10 @@ class Client:
                 return self.codec.decode(end.result), False
         if isinstance(end, ev.RunFailed):
             return self.codec.decode_error(end.error), True
-        reason = f": {end.reason}" if isinstance(end, ev.RunCancelled) and end.reason else ""
-        return RunCancelledError(f"run {row.id} was cancelled{reason}", run_id=row.id), True
+        assert isinstance(end, ev.RunCancelled)
+        reason = f": {end.reason}" if end.reason else ""
+        how = "terminated" if end.terminated else "cancelled"
+        return RunCancelledError(f"run {row.id} was {how}{reason}", run_id=row.id), True
 
     def _result_type(self, name: str) -> Any:
         for find in (self._definitions.find_workflow, self._definitions.find_step):
@@ -459,6 +461,10 @@ class Client:
         check_text("reason", reason, empty=True)
         self._post(control(run.id, kind, reason, run_no=run.no), f"can't {kind} it")
 
+    def terminate(self, run: Which, reason: str) -> None:
+        check_text("reason", reason)
+        self.control(run, "terminate", reason)
+
     def resume(self, run: Which) -> None:
         row = self.row(run)
         if row.status not in (Status.PAUSED, Status.STUCK):
@@ -561,7 +567,10 @@ class Client:
         except UnknownNameError:
             definition = self._definitions.find_step(name)
         check_call(name, definition, args, {})
-        return Raw(self.codec.encode_call(args, {}, f"the arguments of {name!r}"))
+        what = f"the arguments of {name!r}"
+        call = self.codec.encode_call(args, {}, what, definition.hints)
+        self.codec.check_call(args, {}, what, definition.hints)
+        return Raw(call)
 
     def delete(self, run: Which) -> None:
         status = self.store.delete(run.id, run.no, self._farewell)

@@ -169,6 +169,11 @@ class Run(Generic[R]):
         """Raise CancelledError where the workflow waits; its clean-up may still run steps."""
         self._client.control(self._which, "cancel", reason)
 
+    def terminate(self, reason: str) -> None:
+        """End it without asking its code, for one that catches its cancellation or can't go on: nothing of it runs, not
+        even its clean-up, and the children it waits for end likewise. It counts as cancelled, with the reason."""
+        self._client.terminate(self._which, reason)
+
     def pause(self, reason: str = "") -> None:
         """Let nothing new begin; what executes ends and is kept."""
         self._client.pause(self._which, reason)
@@ -229,6 +234,7 @@ class Run(Generic[R]):
     atrace = twin(trace)
     asend = twin(send)
     acancel = twin(cancel)
+    aterminate = twin(terminate)
     apause = twin(pause)
     aresume = twin(resume)
     aretry = twin(retry)

@@ -1,4 +1,4 @@
-"""`holdfast runs cancel | pause | resume | retry | fork | send | delete`: acting on runs."""
+"""`holdfast runs cancel | terminate | pause | resume | retry | fork | send | delete`: acting on runs."""
 
 from __future__ import annotations
 
@@ -58,6 +58,17 @@ def _asked(target: Target) -> None:
 def cancel(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
     """Cancel runs: CancelledError is raised where each waits, and its clean-up still happens."""
     _asked(_each(context, runs, as_json, "asked to cancel", lambda target, run: run.cancel(reason)))
+
+
+@click.command()
+@some_runs
+@click.option("--reason", required=True, help="Why; it is recorded.")
+@json_option
+@click.pass_context
+def terminate(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """End runs for good, for code that catches its cancellation or can't go on: nothing of it runs, not even its
+    clean-up, and the children that it waits for end likewise."""
+    _asked(_each(context, runs, as_json, "asked to terminate", lambda target, run: run.terminate(reason)))
 
 
 @click.command()

@@ -20,6 +20,7 @@ from msgspec import Raw
 from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
+from holdfast.core.divergence import advice, code_side, history_side, renamed
 from holdfast.core.domain import Scalar, event_id
 from holdfast.core.ids import child_run_id
 from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop, running
@@ -65,6 +66,8 @@ class Asking:
         self.unawaited: dict[int, tuple[str, SourceLine | None]] = {}
         self.blocked_by: str = ""
         self.on_background_error: Callable[[dict[str, Any]], None] = lambda context: None
+        self.same_build: bool | None = None
+        """Whether this code has made the history; None if nobody knows."""
         self._edge = 0
         self._is_live = False
         self._passed = 0
@@ -76,6 +79,7 @@ class Asking:
         self._reusable: list[tuple[int, str]] = []
         self._reused: dict[str, ev.Event] = {}
         self._asked: list[StepCall] = []
+        self._new: list[Asked] = []  # at the edge of history, asked for and not recorded
         self._keys: set[str] = set()
         self._places: dict[str, int] = {}
         self._cancelled: set[str] = set()
@@ -184,7 +188,7 @@ class Asking:
         """Give the steps that were asked for their ids, and see that everything recorded was asked for."""
         asked, ledger = self._asked, self._ledger
         is_new = ledger.is_new(cause)
-        new: list[StepCall] = []
+        new, self._new = self._new, []
         if asked:
             self._asked = []
             asked = [call for call in asked if not call.dropped]
@@ -205,11 +209,11 @@ class Asking:
             for left in ledger.left_over(cause):
                 self._left_over(left, new)
 
-    def _left_over(self, left: Recorded, new: list[StepCall]) -> None:
+    def _left_over(self, left: Recorded, new: list[Asked]) -> None:
         # A patch that the code no longer mentions has become the only way.
         if left.kind != "p":
-            asked = ", ".join(map(str, new[:3])) or "no such thing"
-            self._diverged(describe(left.kind, left.name, left.args), asked)
+            asked = ", ".join(map(str, new[:3]))
+            self._diverged(describe(left.kind, left.name, left.args), asked, hint=renamed([left], new))
 
     def _schedule(self, call: StepCall, cmd: str, recorded: Recorded | None, cause: int) -> None:
         args = Raw(call.args if recorded is None else recorded.args)
@@ -515,7 +519,10 @@ class Asking:
         found = match_one(self._ledger, cause, kind, asked, place)
         if found.recorded is None:
             if cause < self._edge:
-                self._diverged("no such thing", str(asked), code_line())
+                there = self._ledger.recorded_under(cause)
+                self._diverged(history_side(kind, there), str(asked), code_line(), renamed(there, [asked]))
+            if cause == self._edge:
+                self._new.append(asked)
         elif found.changed or found.recorded.name != name:
             asked.line = code_line()
             self._compare(found, cause)
@@ -550,14 +557,18 @@ class Asking:
             now = max(self.loop.now, self._last_ts)
             self._append(ev.ArgumentsChanged(ts=now, cmd=cmd, cause=cause, name=name, args=Raw(args)))
 
-    def _diverged(self, recorded: str, asked: str, line: str = "") -> NoReturn:
-        """Code and history differ. Code is stopped where it asks, in a way that it can't catch, then this is raised."""
+    def _diverged(self, recorded: str, asked: str, line: str = "", hint: str = "") -> NoReturn:
+        """Code and history differ. Code is stopped where it asks, in a way that it can't catch, then this is raised.
+        Without `asked`, the code doesn't ask for anything instead."""
+        unfit_input = False
+        if not asked:
+            asked, line, unfit_input = code_side(self)
         line = line or self._where_code_stands()
         where = f" at {line}" if line else ""
         self._divergence = NondeterminismError(
             f"the code of workflow {self.program.name!r} no longer fits the history of run {self.run_id}: after event "
-            f"{self.loop.cause} the history has {recorded}, the code asks for {asked}{where}. Deploy the code that "
-            "made this history, or guard the change with wf.patched('...'), then resume the run",
+            f"{self.loop.cause} the history has {recorded}, the code asks for {asked}{where}. "
+            f"{hint}{advice(self, unfit_input)}",
             recorded=recorded,
             asked=asked,
             line=line,

@@ -324,7 +324,10 @@ class RunFailed(RunEnded, kw_only=True, omit_defaults=True, tag=True, gc=False):
 
 
 class RunCancelled(RunEnded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """With `terminated`, its code was not asked, and its clean-up has not run."""
+
     reason: str = ""
+    terminated: bool = False
 
 
 AnyEvent: TypeAlias = (

@@ -305,7 +305,7 @@ class Execution(Asking):
         found = pending.pop(event.cmd, None)
         if found is None:
             recorded = f"{event.kind} of {event.name!r} (event {event.seq})"
-            self._diverged(recorded, "nothing that waits for it")
+            self._diverged(recorded, "")
         return found
 
     def _fire(self, event: ev.TimerFired) -> None:
@@ -317,7 +317,7 @@ class Execution(Asking):
             timer = alike[0] if alike else None
         recorded = f"a timer of {event.delay / 1e6:g} s (event {event.seq})"
         if timer is None:
-            self._diverged(recorded, "no such timer")
+            self._diverged(recorded, "")
         if timer.due != event.due:
             asked = f"a timer of {timer.delay / 1e6:g} s"
             self._warn_changed(event.cmd, event.cause, "", b"%d" % timer.delay, recorded, asked)
@@ -387,6 +387,7 @@ class Execution(Asking):
             if step is None:
                 return
             command = step.command
+            command.began = command.began or event.started or event.ts
             if isinstance(event, ev.StepStarted):
                 command.started, command.worker = True, event.worker
                 command.attempt = event.attempt

@@ -131,6 +131,10 @@ class Ledger:
         """What is recorded under `cause` and was not asked for so far, of all kinds."""
         return self._open.get(cause, _NOTHING)
 
+    def recorded_under(self, cause: int) -> list[Recorded]:
+        """What is recorded under `cause` and was not asked for so far."""
+        return list(self._open.get(cause, _NOTHING).values())
+
     def left_over(self, cause: int) -> Iterable[Recorded]:
         """What is recorded under `cause` and was not asked for; nothing will be matched with it any more."""
         return self._open.pop(cause, _NOTHING).values()

@@ -49,6 +49,12 @@ def task_lines(task: Task[Any], users_own: bool = False) -> list[str]:
     return [_line(frame) for frame in frames if not (users_own and _is_ours(frame))]
 
 
+def lines_of_error(error: BaseException) -> list[str]:
+    """The lines of users that an exception came through, outermost first."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [str(SourceLine(frame.f_code, number)) for frame, number in frames if not _is_ours(frame)]
+
+
 def _is_ours(frame: FrameType, modules: tuple[str, ...] = _OURS) -> bool:
     name: str = frame.f_globals.get("__name__", "")
     return name.startswith(modules)

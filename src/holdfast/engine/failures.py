@@ -67,7 +67,7 @@ def step_failed(
     )
 
 
-def run_failed(row: RunRow, codec: Codec, event: ev.Event, attempts: int, records: Sequence[Record]) -> None:
+def run_failed(row: RunRow, codec: Codec, event: ev.Event, attempts: int | None, records: Sequence[Record]) -> None:
     """How an attempt of a run ended. `records` are the last ones: a run that is nothing but a step says no more than the
     step did."""
     if isinstance(event, ev.AttemptFailed):

@@ -89,7 +89,7 @@ class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Cancel, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
+    """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
 
     reason: str = ""
     parent_id: str = ""
@@ -102,6 +102,7 @@ LETTERS: dict[str, type[Any]] = {
     "outcome": OutcomeLetter,
     "stream": StreamLetter,
     "cancel": ControlLetter,
+    "terminate": ControlLetter,
     "pause": ControlLetter,
     "resume": ControlLetter,
     "retry": ControlLetter,

@@ -52,11 +52,13 @@ from holdfast.engine.records import (
     to_record,
 )
 from holdfast.engine.steps import StepBook
+from holdfast.engine.termination import children_left, hooks_left
 from holdfast.errors import (
     DamagedHistoryError,
     DecodeError,
     NondeterminismError,
     Suspended,
+    UnknownNameError,
     WorkerLostError,
     WorkflowBlocked,
 )
@@ -129,10 +131,11 @@ class LiveRun:
         self._replay: Iterator[None] | None = None
         self._history: list[ev.AnyEvent] = []
         self._orders: list[int] = []
+        self._termination = next((letter for letter in claimed.letters if letter.kind == "terminate"), None)
         self._cancel: Letter | None = None  # was read, and is not committed yet
         self._timeout: int | None = None
         self._retain = WorkflowOptions().retain
-        self._attempts = 1
+        self._attempts: int | None = 1
         self._refused = False
 
     @property
@@ -225,7 +228,7 @@ class LiveRun:
         """Deliver what has arrived, for at most `budget` seconds; whether there is more to do."""
         end = self.home.clock.monotonic() + budget
         try:
-            if self.released or self._waits_for_probe(now):
+            if self.released or self._is_terminated(now) or self._waits_for_probe(now):
                 return False
             if self.execution is None and not self._open(now):
                 return False
@@ -418,8 +421,8 @@ class LiveRun:
         program = program_for(self.home.app, self.row.workflow, self.options)
         self._timeout = program.timeout
         self._retain = program.settings.retain
-        retries = self.options.max_retries
-        self._attempts = 1 + (program.settings.max_retries if retries is None else retries)
+        retries = self.options.max_retries if self.options.max_retries is not None else program.settings.max_retries
+        self._attempts = None if retries is None else retries + 1
         self.execution = Execution(self.row.id, program, self.home.app.codec, self.home.greenlets)
         self.execution.on_background_error = self._background_error
         self.execution.app = self.row.app
@@ -428,6 +431,8 @@ class LiveRun:
         self.execution.secret = self.home.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
+        if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
+            self.execution.same_build = self.row.build == self.home.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
         passed = 0 if self._is_new and not self._has_begun() else self.change.last_committed
         self._replay = self.execution.replay(self._history, passed)
@@ -728,6 +733,8 @@ class LiveRun:
             return False
         self._seen.add(letter.id)
         self.deliveries.append(letter)
+        if letter.kind == "terminate":
+            self._termination = letter
         return True
 
     def _open_letter(self, letter: Letter, now: int) -> None:
@@ -822,7 +829,8 @@ class LiveRun:
         self._tell(end)
         self._leave(
             {
-                "status": status, "reason": "", "wake_at": None, "finished_at": now, "end_seq": end.seq, "losses": 0,
+                "status": status, "reason": getattr(end, "reason", ""), "wake_at": None, "finished_at": now,
+                "end_seq": end.seq, "losses": 0,
                 "expires_at": None if retain is None else now + retain,
             }
         )  # fmt: skip
@@ -856,6 +864,47 @@ class LiveRun:
         if self.row.durable:
             self._append_outside(end)
         self._end(end, now)
+
+    def _is_terminated(self, now: int) -> bool:
+        """End it, if somebody wants that, whatever its code is like: nothing of it runs, not even its clean-up."""
+        letter = self._termination
+        if letter is None or Status(self.row.status).is_final:
+            return False
+        self._termination = None
+        self.deliveries.remove(letter)
+        self.change.consumed.append(letter.id)
+        try:
+            reason = msgspec.json.decode(letter.body, type=ControlLetter).reason
+        except msgspec.DecodeError as error:
+            reason = printable(text_of(error))
+        if self.execution is None:
+            with contextlib.suppress(DecodeError):  # damaged: the run ends all the same
+                self._read_history()
+        there = self.execution if self._replay is None else None
+        for child_id in children_left(there, self._history):
+            why = f"its parent {self.row.id} was terminated: {reason}"
+            self.change.messages.append(control(child_id, "terminate", why, child_of=self.row.id))
+        for hook in hooks_left(there, self._history):
+            if hook.where is not None:
+                self.change.signals.append(Unsubscription(cmd=hook.cmd))
+            elif hook.key:
+                self.change.drop_attribute("hook", hook.key)
+        for cmd in list(self.steps.inflight):
+            self.steps.drop(cmd)
+        self.steps.to_schedule.clear()
+        self._retain = self._retain_of_code()
+        end = ev.RunCancelled(ts=now, reason=reason, terminated=True)
+        if self.row.durable:
+            self.change.append(end)
+        self._end(end, now)
+        self.change.columns |= {"held": 0, "stuck": ""}
+        return True
+
+    def _retain_of_code(self) -> int | None:
+        try:
+            return program_for(self.home.app, self.row.workflow, self.options).settings.retain
+        except UnknownNameError:
+            return self._retain
 
     def _set_aside(self, now: int, error: BaseException, stuck: str) -> None:
         """The code can't go on: take back what isn't committed, keep every outcome, and say why. Nothing here depends on

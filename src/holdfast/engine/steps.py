@@ -283,7 +283,7 @@ class StepBook:
             delay = self.options(command).retry_delay(error, command.attempt, self._clock.random())
         if delay is not None and ended.retry_after is not None:
             delay = ended.retry_after
-        if delay is None:
+        if delay is None or self._is_too_late(command, now + delay, ended.started):
             self.progressed()
             yield self._failure(command, now, ended.started, ended.encoded_error, error)
             return
@@ -291,8 +291,13 @@ class StepBook:
             **self._about(command, now), started=ended.started, error=ended.encoded_error, retry_at=now + delay
         )
         yield retrying
-        failures.step_retried(self._row, self._app.codec, retrying, self.options(command).max_retries + 1)
+        retries = self.options(command).max_retries
+        failures.step_retried(self._row, self._app.codec, retrying, None if retries is None else retries + 1)
         heapq.heappush(self.retries, (retrying.retry_at, command.cmd))
+
+    def _is_too_late(self, command: co.ScheduleStep, again: int, started: int) -> bool:
+        within = self.options(command).retry_within
+        return within is not None and again > (command.began or started) + within
 
     def _failure(
         self, command: co.ScheduleStep, now: int, started: int, encoded: Raw, error: BaseException
