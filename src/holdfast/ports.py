@@ -306,12 +306,14 @@ class WorkerRow(msgspec.Struct, kw_only=True):
 
 
 class RunQuery(msgspec.Struct, kw_only=True):
-    """A page of runs, newest first. `after` is the `no` of the last one of the page before."""
+    """A page of runs, newest first. `after` is the `no` of the last one of the page before. A `workflow` that ends in
+    `*` is the beginning of a name; `since` and `until` are about when a run was created."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
     parent: str | None = None
     since: int | None = None
+    until: int | None = None
     data: dict[str, str] = {}
     prefix: str | None = None
     owner: str | None = None
@@ -377,6 +379,9 @@ class Query(Protocol):
     def get(self, run_id: str) -> RunRow | None: ...
 
     def runs(self, query: RunQuery) -> list[RunRow]: ...
+
+    def counts(self, query: RunQuery, most: int) -> dict[str, int]:
+        """How many runs there are of each status, as a query without its page says; nobody counts beyond `most`."""
 
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
         """A run's history after event number `after`, all of it or only the kinds given."""

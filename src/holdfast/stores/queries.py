@@ -11,8 +11,10 @@ from functools import cache
 from importlib import resources
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from holdfast.errors import EncodeError
-from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, StreamRow, WorkerRow
+from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, Status, StreamRow, WorkerRow
 from holdfast.stores.dialect import Dialect
 
 COLUMNS = (
@@ -119,6 +121,25 @@ class SqlQuery(abc.ABC):
         return self._row(row) if row is not None else None
 
     def runs(self, query: RunQuery) -> list[RunRow]:
+        where, parameters = self._conditions(query)
+        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY no DESC LIMIT :limit"
+        with self.read() as db:
+            return [self._row(row) for row in db.execute(self.dialect.render(sql), parameters)]
+
+    def counts(self, query: RunQuery, most: int) -> dict[str, int]:
+        wanted = query.statuses or list(Status)
+        where, parameters = self._conditions(replace(query, statuses=(), after=None, limit=most))
+        # By the index on statuses one at a time: the count ends where it is enough.
+        each = (
+            "SELECT :s{0} AS status, count(*) FROM (SELECT 1 FROM runs WHERE {1} AND status = :s{0} LIMIT :limit) c{0}"
+        )
+        sql = " UNION ALL ".join(each.format(i, where) for i in range(len(wanted)))
+        parameters |= {f"s{i}": str(status) for i, status in enumerate(wanted)}
+        with self.read() as db:
+            return dict(db.execute(self.dialect.render(sql), parameters).fetchall())
+
+    def _conditions(self, query: RunQuery) -> tuple[str, dict[str, Any]]:
+        """What a query asks for, as the text of a WHERE and its parameters."""
         where, parameters = ["app = :app"], {"app": self.app, "limit": query.limit}
 
         def add(condition: str, **values: Any) -> None:
@@ -126,14 +147,19 @@ class SqlQuery(abc.ABC):
             parameters.update(values)
 
         for text, value in (
-            ("workflow = :workflow", query.workflow),
             ("parent_id = :parent", query.parent),
             ("created_at >= :since", query.since),
+            ("created_at < :until", query.until),
             ("owner = :owner", query.owner),
             ("no < :after", query.after),
         ):
             if value is not None:
                 add(text, **{text.rpartition(":")[2]: value})
+        if query.workflow is not None and query.workflow.endswith("*"):
+            begins = query.workflow[:-1]
+            add("workflow >= :begins AND workflow < :ends", begins=begins, ends=begins + LAST_CHARACTER)
+        elif query.workflow is not None:
+            add("workflow = :workflow", workflow=query.workflow)
         if query.prefix:
             add("id >= :prefix AND id < :beyond", prefix=query.prefix, beyond=query.prefix + LAST_CHARACTER)
         if query.statuses:
@@ -148,9 +174,7 @@ class SqlQuery(abc.ABC):
                 f"no IN (SELECT run FROM attributes WHERE key = :key{i} AND value = :value{i} AND body = :body{i})",
                 **{f"key{i}": f"data.{key}", f"value{i}": value[:VALUE_LIMIT], f"body{i}": value.encode()},
             )
-        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {' AND '.join(where)} ORDER BY no DESC LIMIT :limit"
-        with self.read() as db:
-            return [self._row(row) for row in db.execute(self.dialect.render(sql), parameters)]
+        return " AND ".join(where), parameters
 
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
         with self.read() as db:
