@@ -20,7 +20,8 @@ class Probation:
 
     def is_probing(self) -> bool:
         live = self.probed
-        return live is not None and self._runs.get(live.row.no) is live and live.probe is not Probe.NONE
+        # One that wants another probe is not being probed: it waits for its turn like the others.
+        return live is not None and self._runs.get(live.row.no) is live and live.probe is Probe.ANNOUNCED
 
     def has_next(self) -> bool:
         return bool(self._suspects) and not self.is_probing()
