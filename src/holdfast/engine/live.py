@@ -405,7 +405,7 @@ class LiveRun(RunWithSteps):
             assert timer is not None
             timer.ts = now
             self._deliver(timer, now)
-        while self.retries and self.retries[0][0] <= now:
+        while self.retries and self.retries[0][0] <= now and self._replay is None and not self.released:
             _, cmd = heapq.heappop(self.retries)
             step = execution.steps.get(cmd)
             if step is not None and cmd not in self.inflight:
@@ -468,8 +468,10 @@ class LiveRun(RunWithSteps):
     def _carry_out(self, command: co.Command, now: int) -> None:
         change = self._change
         if isinstance(command, co.ScheduleStep):
-            if command.not_before > now:
-                heapq.heappush(self.retries, (command.not_before, command.cmd))
+            if command.not_before > now or command.started:
+                # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
+                # come after the commands that are carried out now.
+                heapq.heappush(self.retries, (max(command.not_before, now), command.cmd))
             else:
                 self._schedule(command, now)
         elif isinstance(command, co.CancelStep):
