@@ -49,6 +49,10 @@ class RunWithSteps(OwnedRun, abc.ABC):
         if command.cmd in self._outcomes_at_hand:
             return
         if self.row.durable and (self.is_suspect(command) or self._is_at_most_once(command)):
+            if command.started and command.cmd in self._not_handed_over:
+                # That was committed, and nobody knew: the commit seemed to have failed.
+                self._note(self._never_began(command, now))
+            self._not_handed_over.discard(command.cmd)
             if command.started and self._may_still_end(command):
                 heapq.heappush(self.retries, (now + AGAIN, command.cmd))
                 return
@@ -86,6 +90,14 @@ class RunWithSteps(OwnedRun, abc.ABC):
         command = self._announced_here.pop(cmd, None)
         if command is not None:
             self._append_record(self._never_began(command, now))
+
+    def will_not_be_handed_over(self, now: int) -> None:
+        """The run is let go with the very commit that was to announce these."""
+        for cmd in self.to_schedule:
+            command = self._announced_here.pop(cmd, None)
+            if command is not None:
+                self._append_record(self._never_began(command, now))
+        self.to_schedule.clear()
 
     def _never_began(self, command: co.ScheduleStep, now: int) -> ev.StepWithdrawn:
         return ev.StepWithdrawn(
@@ -146,8 +158,12 @@ class RunWithSteps(OwnedRun, abc.ABC):
     def _take_outcome(self, outcome: Outcome, now: int) -> None:
         assert self.execution is not None
         cmd = outcome.attempt.cmd
+        was_awaited = cmd in self._outcomes_at_hand
         self._outcomes_at_hand.discard(cmd)
         if self.inflight.get(cmd) is not outcome.attempt:  # another one was asked for since
+            waiting = self.execution.steps.get(cmd)
+            if was_awaited and waiting is not None and cmd not in self.inflight and waiting.command.not_before <= now:
+                self._schedule(waiting.command, now)  # which had been left until this was here
             return
         del self.inflight[cmd]
         announced = self._announced_here.pop(cmd, None)

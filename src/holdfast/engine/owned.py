@@ -97,6 +97,7 @@ class OwnedRun:
         self._announced: dict[str, str] = {}
         self._announced_here: dict[str, co.ScheduleStep] = {}
         self._outcomes_at_hand: set[str] = set()
+        self._not_handed_over: set[str] = set()  # of those whose start this worker has announced
         self._spared: dict[str, int] = {}
         self._orders: list[int] = []
         self._cancel: Letter | None = None  # was read, and is not committed yet
@@ -176,6 +177,7 @@ class OwnedRun:
         """Go on from what an earlier self had in hand when it had to be read again. Only the owner writes a history,
         so if it has grown then all that was not confirmed is in it."""
         self.inflight = earlier.inflight
+        self._not_handed_over = earlier._not_handed_over | set(earlier.to_schedule)
         self.deliveries.extend(arrival for arrival in earlier.deliveries if isinstance(arrival, Outcome))
         if self._last_committed > earlier._last_committed:
             self.to_cancel = earlier.to_cancel
