@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 import uuid
@@ -129,7 +128,7 @@ class Client:
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
         started = ev.RunStarted(
-            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=random.getrandbits(63), flags=FLAGS
+            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=int(self.store.clock.random() * 2**53), flags=FLAGS
         )
         chosen = RunOptions(
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),

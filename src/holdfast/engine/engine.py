@@ -232,7 +232,9 @@ class Engine:
         if busy and not pausing:
             return Wake(None, None, 0.0, len(self.inflight), at_once=True)
         times = [self.agenda.next(), self.inflight.next_look()]
-        if pausing and (busy or self._touched or not self.membership.is_registered):
+        if not self.membership.is_registered:
+            times = [self.backoff.until]  # what is due is not done before that
+        elif pausing and (busy or self._touched):
             times.append(self.backoff.until)
         seconds = min(time for time in times if time is not None) - self.clock.monotonic()
         dues = [time for time in (self.due.next(), self.claims.due_at) if time is not None]
@@ -615,6 +617,8 @@ class Engine:
     def _take_back(self, touched: dict[int, LiveRun]) -> None:
         """What a commit gives away or ends is not begun after it: others may have begun it then, or know its end."""
         for live in touched.values():
+            if live.released and live.steps.to_schedule:
+                live.steps.will_not_be_handed_over(self.store.now())
             if not (live.steps.to_cancel or (live.released and live.steps.inflight)):
                 continue
             given_up = {attempt.token: attempt for attempt in live.steps.to_cancel}

@@ -196,6 +196,7 @@ class LiveRun:
         so if it has grown then all that was not confirmed is in it."""
         steps, before = self.steps, earlier.steps
         steps.inflight = before.inflight
+        steps.not_handed_over = before.not_handed_over | set(before.to_schedule)
         self.deliveries.extend(arrival for arrival in earlier.deliveries if isinstance(arrival, Outcome))
         if self.change.last_committed > earlier.change.last_committed:
             steps.to_cancel = before.to_cancel
@@ -578,7 +579,7 @@ class LiveRun:
             assert timer is not None
             timer.ts = now
             self._deliver(timer, now)
-        for cmd in self.steps.due(now):
+        while not self.released and self._replay is None and (cmd := self.steps.pop_due(now)):
             step = execution.steps.get(cmd)
             if step is not None:
                 step.command.not_before = 0
@@ -658,8 +659,10 @@ class LiveRun:
     def _carry_out(self, command: co.Command, now: int) -> None:
         change = self.change
         if isinstance(command, co.ScheduleStep):
-            if command.not_before > now:
-                self.steps.schedule_later(command)
+            if command.not_before > now or command.started:
+                # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
+                # come after the commands that are carried out now.
+                self.steps.schedule_later(command, now)
             else:
                 self._schedule(command, now)
         elif isinstance(command, co.CancelStep):

@@ -139,6 +139,7 @@ class StepBook:
         self.to_schedule: dict[str, co.ScheduleStep] = {}
         self.to_cancel: list[Attempt] = []
         self.unconfirmed: list[Outcome] = []
+        self.not_handed_over: set[str] = set()  # of those whose start this worker has announced
         self.at_hand: set[str] = set()  # steps whose outcome has arrived, and is yet to be delivered
         self.checkpoints: dict[str, bytes] | None = None
         self.streamed: dict[str, int] | None = None
@@ -162,6 +163,10 @@ class StepBook:
         if command.cmd in self.at_hand:
             return
         if self._row.durable and (self.is_suspect(command) or self._is_at_most_once(command)):
+            if command.started and command.cmd in self.not_handed_over:
+                # That was committed, and nobody knew: the commit seemed to have failed.
+                yield ev.StepWithdrawn(**self._about(command, now))
+            self.not_handed_over.discard(command.cmd)
             if command.started and self._may_still_end(command):
                 heapq.heappush(self.retries, (now + AGAIN, command.cmd))
                 return
@@ -174,18 +179,16 @@ class StepBook:
             self.suspicion.announced_here[command.cmd] = command
         self.to_schedule[command.cmd] = command
 
-    def schedule_later(self, command: co.ScheduleStep) -> None:
-        heapq.heappush(self.retries, (command.not_before, command.cmd))
+    def schedule_later(self, command: co.ScheduleStep, now: int) -> None:
+        heapq.heappush(self.retries, (max(command.not_before, now), command.cmd))
 
-    def next_retry(self) -> int | None:
-        return self.retries[0][0] if self.retries else None
-
-    def due(self, now: int) -> Iterator[str]:
-        """Steps that are to be tried again now."""
+    def pop_due(self, now: int) -> str:
+        """The next step that is to be tried now, if there is one."""
         while self.retries and self.retries[0][0] <= now:
             cmd = heapq.heappop(self.retries)[1]
             if cmd not in self.inflight:
-                yield cmd
+                return cmd
+        return ""
 
     def _is_at_most_once(self, command: co.ScheduleStep) -> bool:
         try:
@@ -216,6 +219,14 @@ class StepBook:
         if command is not None:
             self._change.append(ev.StepWithdrawn(**self._about(command, now)))
 
+    def will_not_be_handed_over(self, now: int) -> None:
+        """The run is let go with the very commit that was to announce these."""
+        for cmd in self.to_schedule:
+            command = self.suspicion.announced_here.pop(cmd, None)
+            if command is not None:
+                self._change.append(ev.StepWithdrawn(**self._about(command, now)))
+        self.to_schedule.clear()
+
     def started(self, command: co.ScheduleStep, started: int) -> Iterator[ev.StepOutcome]:
         """A step that takes its time is shown as started."""
         if not command.started and self._row.durable:
@@ -226,8 +237,11 @@ class StepBook:
     def take(self, outcome: Outcome, command: co.ScheduleStep | None, now: int) -> Iterator[ev.StepOutcome]:
         """An outcome from the executor of this process; `command` is what asked for it, if anything still does."""
         cmd = outcome.attempt.cmd
+        was_at_hand = cmd in self.at_hand
         self.at_hand.discard(cmd)
         if self.inflight.get(cmd) is not outcome.attempt:  # another one was asked for since
+            if was_at_hand and command is not None and cmd not in self.inflight and command.not_before <= now:
+                yield from self.schedule(command, now)  # which had been left until this was here
             return
         del self.inflight[cmd]
         announced = self.suspicion.announced_here.pop(cmd, None)
