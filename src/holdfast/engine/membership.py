@@ -56,6 +56,8 @@ class Membership:
         self._store.register(self._describe(worker_id, schedules), self._settings.lease_us, self._subscriptions())
         self.me.worker = worker_id
         self._sure_until = began + self._settings.lease
+        # The clock may have jumped before this worker came: the others get the time to renew their leases by it.
+        self._judge_from = self._store.now() + self._settings.lease_us
         self.is_registered = True
 
     def tell_definitions(self, schedules: Sequence[str]) -> None:
