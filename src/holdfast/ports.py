@@ -161,16 +161,16 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     """What one commit does to one run and because of it."""
 
     no: int
-    records: list[Record] = []
-    consumed: list[int] = []
+    records: Sequence[Record] = ()
+    consumed: Sequence[int] = ()
     columns: dict[str, Any] = {}
-    children: list[NewRun] = []
-    messages: list[Message] = []
-    attributes: list[tuple[str, str, bytes]] = []
-    dropped_attributes: list[tuple[str, str]] = []
-    streamed: list[tuple[str, int, int, bytes]] = []
-    signals: list[Emission | Subscription | Unsubscription] = []
-    news: list[Emission] = []
+    children: Sequence[NewRun] = ()
+    messages: Sequence[Message] = ()
+    attributes: Sequence[tuple[str, str, bytes]] = ()
+    dropped_attributes: Sequence[tuple[str, str]] = ()
+    streamed: Sequence[tuple[str, int, int, bytes]] = ()
+    signals: Sequence[Emission | Subscription | Unsubscription] = ()
+    news: Sequence[Emission] = ()
 
 
 class Emission(msgspec.Struct, kw_only=True, gc=False):

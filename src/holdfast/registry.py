@@ -307,24 +307,43 @@ class Registry(Owner, abc.ABC):
         condition = check_where(event, where)
 
         def subscribe(function: F) -> F:
-            self._subscribe(event, condition, function)
+            self._subscribe(event, condition, function, f"@app.on({event!r})")
             return function
 
         return subscribe
 
-    def _subscribe(self, event: str, where: dict[str, Scalar], function: Any) -> None:
+    @overload
+    def on_failure(self, function: F, /) -> F: ...
+    @overload
+    def on_failure(self, /, *, where: Where | None = None) -> Callable[[F], F]: ...
+    def on_failure(self, function: Any = None, /, *, where: Where | None = None) -> Any:
+        """Start the step or workflow below for each run of this app that fails for good or needs a person (STUCK), with
+        the facts as its argument: `run_id`, `workflow`, `status`, `error`, `reason`. `where={"workflow": "order"}` says
+        of which. It is `@app.on("run.failed")` and `@app.on("run.stuck")` of this app in one."""
+        if function is not None:
+            return self.on_failure()(function)
+        condition = {"app": self.name, **check_where("run.failed", where)}
+
+        def subscribe(function: F) -> F:
+            for event in ("run.failed", "run.stuck"):
+                self._subscribe(event, condition, function, "@app.on_failure")
+            return function
+
+        return subscribe
+
+    def _subscribe(self, event: str, where: dict[str, Scalar], function: Any, what: str) -> None:
         if not is_decorated(function):
-            raise DefinitionError(f"@app.on({event!r}) goes above @app.workflow or @app.step, not on {show(function)}")
+            raise DefinitionError(f"{what} goes above @app.workflow or @app.step, not on {show(function)}")
         definition: StepDefinition | WorkflowDefinition = function._definition
         if function._app is not self:
             raise DefinitionError(
-                f"@app.on({event!r}): {function!r} belongs to app {function._app.name!r}; use the `on` of that app"
+                f"{what}: {function!r} belongs to app {function._app.name!r}; use that of its own app"
             )
         signature = definition.signature
         takes_payload = next((n == 1 for n in (1, 0) if _can_take(signature, n)), None)
         if takes_payload is None:
             raise DefinitionError(
-                f"@app.on({event!r}): {definition.name}{signature} can't be called with one argument, the event's payload"
+                f"{what}: {definition.name}{signature} can't be called with one argument, the event's payload"
             )
         known = self._subscribers.get((event, definition.name))
         wheres = [each for each in (known.where if known is not None else ()) if each != where]

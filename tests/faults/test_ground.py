@@ -17,7 +17,7 @@ import effects
 import pytest
 from world import World
 
-from holdfast import App, RunStuckError, Schedule, every, sleep
+from holdfast import App, RunStuckError, Schedule, ScheduleError, every, sleep
 from holdfast.app import SystemClock
 from holdfast.errors import StoreError, StoreLostError, StoreUnavailableError
 from holdfast.ports import NewRun, Record, RunQuery
@@ -97,7 +97,8 @@ def test_a_new_file_of_the_same_name_is_left_alone_by_those_who_had_the_old_one(
 def test_a_worker_ends_once_its_file_is_gone_whatever_its_steps_do(
     world: World, vanish: Callable[[World], None]
 ) -> None:
-    worker = world.python("-c", "from holdfast.cli import main; main()", "-A", "effects", "worker")
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); "  # Python waits for those
+    worker = world.python("-c", f"{code}from holdfast.cli import main; main()", "-A", "effects", "worker")
     effects.gated.start("shut")
     world.until(lambda: world.ledger("wait_at_gate"))
     vanish(world)
@@ -414,6 +415,11 @@ def test_a_schedule_whose_times_can_not_be_read_is_paused_and_says_why(world: Wo
     assert row.paused
     assert effects.sequence.start(2).result(timeout=20) == 1
     world.stop(worker)
-    world.app.schedules.put(Schedule(every("5000d"), name=name), effects.sequence, 2)
-    assert world.app.store.schedules(name)[0].spec
     assert "a turn of the engine" not in world.log()
+    with pytest.raises(ScheduleError, match=r"'odd' does can't be read.*put or declare it again, or delete it"):
+        world.app.schedules.list()
+    if due == "1":
+        delete = ["-A", "effects", "schedules", "delete", name, "--yes"]
+        assert world.python("-c", "from holdfast.cli import main; main()", *delete).wait(20) == 0, world.log()
+    world.app.schedules.put(Schedule(every("5000d"), name=name), effects.sequence, 2)
+    assert world.app.schedules.get(name).when == "every 5000d"

@@ -80,8 +80,9 @@ from holdfast.ports import (
     Topic,
 )
 from holdfast.printing import show
-from holdfast.views.entries import Entries, RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.entries import Entries, RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.trace import LIMIT, TraceNode, trace_of
+from holdfast.views.waits import awaits
 
 logger = logging.getLogger("holdfast")
 WARN_AFTER = 2.0  # seconds without a worker
@@ -371,9 +372,23 @@ class Client:
 
     # -- acting
 
-    def send(self, run: Which, name: str, payload: object, key: str | None = None) -> None:
+    def send(self, run: Which, name: str, payload: object, key: str | None = None) -> Sent:
         check_hook(name, key, what="send")
+        met = self.store.get(run.id)  # before it is sent: afterwards the run may have gone on
         self._send(run, name, payload, key or "")
+        return self._met(met, name, key or "") if met is not None else Sent(None)
+
+    def _met(self, row: RunRow, name: str, key: str) -> Sent:
+        """Whether something that was sent was waited for. It is kept in any case."""
+        awaited = awaits(row, name, key)
+        if awaited is not False:
+            return Sent(awaited)
+        what = f"hook {name!r}" + (f" key {key!r}" if key else "")
+        note = f"{what} is kept until run {row.id} asks for it; now it waits for {row.reason}"
+        if "hook " in row.reason:
+            note += ", so look at name and key"
+            logger.warning("%s", note)
+        return Sent(False, note)
 
     def _send(self, run: Which, name: str, payload: object, key: str, token: str = "") -> None:
         letter = HookLetter(name=name, key=key, payload=Raw(encode_payload(self.codec, name, payload)), token=token)

@@ -12,7 +12,7 @@ from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
 from holdfast.ports import RunRow, Status
-from holdfast.views.entries import RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.entries import RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.times import moment
 from holdfast.views.trace import TraceNode
 
@@ -160,9 +160,10 @@ class Run(Generic[R]):
         self._fetch()
         return self._client.trace(self.id)
 
-    def send(self, name: str, payload: object = None, *, key: str | None = None) -> None:
-        """Answer a hook. A payload that comes before the workflow asks is kept, in order."""
-        self._client.send(self._which, name, payload, key)
+    def send(self, name: str, payload: object = None, *, key: str | None = None) -> Sent:
+        """Answer a hook. A payload that comes before the workflow asks is kept, in order; what is returned says whether
+        the run waited for it. A run that waits for another hook is a warning: a name or key may be wrong."""
+        return self._client.send(self._which, name, payload, key)
 
     def cancel(self, reason: str = "") -> None:
         """Raise CancelledError where the workflow waits; its clean-up may still run steps."""

@@ -185,6 +185,9 @@ def _show_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line
         add("error", own_frames(error.get("traceback", "")) or f"{error['type']}: {error['message']}", "red")
     for key, value in facts["data"].items():
         add("data", f"{key} = {_text_of(value)}")
+    for sent in facts["unclaimed"]:
+        key = f" key {sent['key']!r}" if sent["key"] else ""
+        add("kept", f"hook {sent['name']!r}{key}, sent but not asked for so far: {_text_of(sent['payload'])}", "yellow")
     lines += _step_lines(facts["steps"])
     lines += _next_lines(row, facts)
     return lines

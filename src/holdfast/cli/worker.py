@@ -70,13 +70,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 FROZEN = 30.0
-"""Seconds without a heartbeat after which a worker ends itself: three leases."""
+"""Seconds of computing without any of Python running after which a worker ends itself: three leases."""
 
 
 def _end_if_frozen() -> None:
-    """Called at each heartbeat: if the next ones don't come, native code keeps all of Python from running. Others have
-    taken the runs over, and nobody but the kernel could end this process; where it hangs is printed."""
-    faulthandler.dump_traceback_later(FROZEN, exit=True)
+    """Native code that computes without letting go of the interpreter keeps all of Python from running, the watchdog too.
+    Others have taken the runs over by then, and nobody but the kernel can end this process: by a timer of its computing
+    time, that a thread sets again and again. A process that is stopped, or waits for its store, computes nothing. Where
+    it hangs is printed."""
+    faulthandler.register(signal.SIGVTALRM, chain=True)
+
+    def set_again() -> None:
+        while True:
+            signal.setitimer(signal.ITIMER_VIRTUAL, FROZEN)
+            time.sleep(FROZEN / 10)
+
+    threading.Thread(target=set_again, name="holdfast-alive", daemon=True).start()
 
 
 class _Stopping:
@@ -201,7 +210,6 @@ def worker(
     host = app.make_engine(concurrency=concurrency, processes=processes)
     stopping = _Stopping(host, grace)
     stopping.listen()
-    host.on_beat = _end_if_frozen
     host.start()
     if endpoint is not None:
         endpoint.start(host.health)
@@ -212,7 +220,6 @@ def worker(
     )
     _end_if_frozen()
     host.run()
-    faulthandler.cancel_dump_traceback_later()
     code = OK if host.failure is None else UNREACHABLE
     stopping.is_over(code)
     if endpoint is not None:

@@ -20,7 +20,9 @@ from holdfast.printing import show
 MAX_TEXT = 32_000
 MAX_CHAIN = 16
 
-_OURS = re.compile(r'  File "[^"\n]*/holdfast/(?:api|core|engine|executors|codec|compose)/[^\n]*\n(?:    [^\n]*\n?)*')
+_OURS = re.compile(
+    r'  File "[^"\n]*/holdfast/(?:api|core|engine|executors|codec|compose|testing)/[^\n]*\n(?:    [^\n]*\n?)*'
+)
 _REMOTE = re.compile(r'^holdfast\.[\w.]*RemoteTraceback: ?\n?"""\n(.*?)^"""\n?', re.M | re.S)
 
 

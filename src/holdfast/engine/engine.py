@@ -26,12 +26,12 @@ from holdfast.engine.backoff import Backoff
 from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import EventDelivery, news_of
 from holdfast.engine.guard import Guard
+from holdfast.engine.identity import Identity
 from holdfast.engine.inflight import InFlight
-from holdfast.engine.live import LiveRun
 from holdfast.engine.membership import Membership, new_worker_id
-from holdfast.engine.owned import Identity, Probe, read_options
 from holdfast.engine.probation import Probation
 from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message, stream_message
+from holdfast.engine.run import Home, LiveRun, Probe, read_options
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Claims, Inbox
 from holdfast.engine.ticks import Ticks
@@ -145,7 +145,7 @@ class Engine:
         self._idle: OrderedDict[int, LiveRun] = OrderedDict()
         self._touched: dict[int, LiveRun] = {}
         self._kept: list[Outcome] = []  # could not be posted to those who own their runs now
-        self._greenlets = Greenlets()
+        self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock)
         self._is_in_doubt = False  # a commit of unknown fate may yet happen
         self._has_unknown_claims = False
 
@@ -200,7 +200,7 @@ class Engine:
             if live.execution is not None:
                 live.execution.evict()
         self.runs.clear()
-        self._greenlets.close()
+        self._home.greenlets.close()
         try:
             self.store.unregister(self.me.worker)
         except StoreError as error:
@@ -269,7 +269,7 @@ class Engine:
         if attempt is None:
             return
         live = self.runs.get(attempt.run_no)
-        if live is not None and live.inflight.get(attempt.cmd) is attempt:
+        if live is not None and live.steps.inflight.get(attempt.cmd) is attempt:
             live.deliveries.append(outcome)
             self._make_ready(live)
             return
@@ -290,7 +290,7 @@ class Engine:
     def _take_report(self, report: Report) -> None:
         attempt = report.attempt
         live = self.runs.get(attempt.run_no)
-        if live is None or live.inflight.get(attempt.cmd) is not attempt:
+        if live is None or live.steps.inflight.get(attempt.cmd) is not attempt:
             if report.kind == "stream" and attempt in self.inflight:  # its run was let go meanwhile
                 item = stream_message(attempt, self.store.now(), report.value)
                 self._try("keeping what a step says", lambda: self._post(item))
@@ -298,7 +298,7 @@ class Engine:
         if report.kind == "stream":
             live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), report.value)
         else:
-            live.report(report.kind, attempt.cmd, report.value)
+            live.steps.report(report.kind, attempt.cmd, report.value)
         self._make_ready(live)
 
     def _post(self, message: Message) -> None:
@@ -457,7 +457,7 @@ class Engine:
                 ready[no] = live
             else:
                 self._after_advance(live)
-            events += live.new_records()
+            events += len(live.change.records)
             if events > settings.max_events or clock() > end:
                 return
 
@@ -504,7 +504,7 @@ class Engine:
         waiting = []
         for attempt in self.inflight.to_look_at(mono):
             live = self.runs.get(attempt.run_no)
-            if live is None or live.inflight.get(attempt.cmd) is not attempt or live.released:
+            if live is None or live.steps.inflight.get(attempt.cmd) is not attempt or live.released:
                 continue
             began = self.executor.started_at(attempt.token)
             if began is None:
@@ -540,7 +540,7 @@ class Engine:
             return
         touched, self._touched = self._touched, {}
         self._take_back(touched)
-        changes = [(live, live.take_change()) for live in touched.values() if live.has_change()]
+        changes = [(live, live.take_change()) for live in touched.values() if live.change]
         if any(change.children or change.messages for _, change in changes):
             self.claims.stale = True
         claim = self._room_for_claims()
@@ -604,42 +604,42 @@ class Engine:
             self._drop(earlier)
         live = self._live(claimed)
         # Steps may still execute here from before it was paused or lost: they are not handed over again.
-        live.inflight = self.inflight.take_up(claimed.row.no)
+        live.steps.inflight = self.inflight.take_up(claimed.row.no)
         self.runs[claimed.row.no] = live
         self._make_ready(live)
 
     def _live(self, claimed: Claimed) -> LiveRun:
-        return LiveRun(claimed, self.app, self._greenlets, self.guard, self.me, self.clock)
+        return LiveRun(claimed, self._home)
 
     def _take_back(self, touched: dict[int, LiveRun]) -> None:
         """What a commit gives away or ends is not begun after it: others may have begun it then, or know its end."""
         for live in touched.values():
-            if not (live.to_cancel or (live.released and live.inflight)):
+            if not (live.steps.to_cancel or (live.released and live.steps.inflight)):
                 continue
-            given_up = {attempt.token: attempt for attempt in live.to_cancel}
+            given_up = {attempt.token: attempt for attempt in live.steps.to_cancel}
             if live.released:
-                given_up |= {attempt.token: attempt for attempt in live.inflight.values()}
+                given_up |= {attempt.token: attempt for attempt in live.steps.inflight.values()}
             for token in self.executor.withdraw(given_up):
                 attempt = given_up[token]
                 self.inflight.pop(token)
-                if live.inflight.get(attempt.cmd) is attempt:
-                    live.withdrawn(attempt.cmd, self.store.now())
+                if live.steps.inflight.get(attempt.cmd) is attempt:
+                    live.steps.withdrawn(attempt.cmd, self.store.now())
                 else:
-                    live.to_cancel.remove(attempt)
+                    live.steps.to_cancel.remove(attempt)
 
     def _act(self, touched: dict[int, LiveRun]) -> None:
         attempts: list[Attempt] = []
         for live in touched.values():
-            if live.to_cancel:
-                for attempt in live.to_cancel:
+            if live.steps.to_cancel:
+                for attempt in live.steps.to_cancel:
                     self.inflight.pop(attempt.token)
                     self.executor.cancel(attempt.token)
-                live.to_cancel.clear()
+                live.steps.to_cancel.clear()
             if live.released:
-                if not live.has_change():  # else it was set aside just now, which is still to be committed
+                if not live.change:  # else it was set aside just now, which is still to be committed
                     self._let_go(live)
-            elif live.to_schedule and not self.stopping:
-                scheduled, live.to_schedule = live.to_schedule, {}
+            elif live.steps.to_schedule and not self.stopping:
+                scheduled, live.steps.to_schedule = live.steps.to_schedule, {}
                 for command in scheduled.values():
                     if not live.released:
                         attempts += self._attempt(live, command)
@@ -659,18 +659,18 @@ class Engine:
         self.due.drop(no)
         self.agenda.drop(("show", no))
         self.agenda.drop(("park", no))
-        if live.inflight:
-            under_way = {cmd: attempt for cmd, attempt in live.inflight.items() if attempt in self.inflight}
+        if live.steps.inflight:
+            under_way = {cmd: attempt for cmd, attempt in live.steps.inflight.items() if attempt in self.inflight}
             for token in self.executor.withdraw([attempt.token for attempt in under_way.values()]):
                 del under_way[self.inflight.pop(token).cmd]  # type: ignore[union-attr]
             self.inflight.leave_behind(no, under_way)
-        for outcome in live.kept_outcomes():
+        for outcome in live.steps.kept(live.deliveries):
             self._post_outcome(outcome)
 
     def _attempt(self, live: LiveRun, command: co.ScheduleStep) -> list[Attempt]:
         """What to give to the executor: nothing if this worker's code lacks the step."""
         try:
-            options = live.step_options(command)
+            options = live.steps.options(command)
         except UnknownNameError as error:
             live.cannot_schedule(command, self.store.now(), error)
             self._make_ready(live)
@@ -683,38 +683,38 @@ class Engine:
             args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
             idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
-            pool="process" if self.me.isolates and live.is_suspect(command) else options.pool,
-            company=live.company(command) if options.pool != "process" else 0,
+            pool="process" if self.me.isolates and live.steps.is_suspect(command) else options.pool,
+            company=live.steps.suspicion.company(command.cmd) if options.pool != "process" else 0,
             data=command.data, checkpoint=self._checkpoint(live, command),
         )  # fmt: skip
-        live.inflight[command.cmd] = attempt
+        live.steps.inflight[command.cmd] = attempt
         return [attempt]
 
     def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:
         """The number that tells items of this execution from those of any other. An execution that was cut short, by a
         lost worker or one that was stopped, used up no attempt but may have streamed."""
         if not attempt.streams_as:
-            if live.streamed is None:
+            if live.steps.streamed is None:
                 try:
-                    live.streamed = self.store.streamed(live.row.id)
+                    live.steps.streamed = self.store.streamed(live.row.id)
                 except StoreError as error:
                     logger.warning("what run %s has streamed could not be read: %s", live.row.id, error)
                     return attempt.number
-            attempt.streams_as = max(attempt.number, live.streamed.get(attempt.cmd, 0) + 1)
-            live.streamed[attempt.cmd] = attempt.streams_as
+            attempt.streams_as = max(attempt.number, live.steps.streamed.get(attempt.cmd, 0) + 1)
+            live.steps.streamed[attempt.cmd] = attempt.streams_as
         return attempt.streams_as
 
     def _checkpoint(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
         """What an earlier attempt of the step has kept; it may have been on another worker."""
-        if live.checkpoints is None:
+        if live.steps.checkpoints is None:
             if not live.resumed:
                 return None
             try:
-                live.checkpoints = self.store.attributes(live.row.id, "checkpoint")
+                live.steps.checkpoints = self.store.attributes(live.row.id, "checkpoint")
             except StoreError as error:
                 logger.warning("checkpoints of run %s could not be read: %s", live.row.id, error)
                 return None
-        return live.checkpoints.get(command.cmd)
+        return live.steps.checkpoints.get(command.cmd)
 
     # -- telling others
 
@@ -866,12 +866,12 @@ class Engine:
     def _take_back_all(self) -> None:
         """What was announced and has not begun will begin elsewhere: say so, else it would count as begun."""
         waiting = {
-            no: live for no, live in self.runs.items() if live.inflight and not (live.broken or live.has_change())
+            no: live for no, live in self.runs.items() if live.steps.inflight and not (live.broken or live.change)
         }
         for live in waiting.values():
             live.released = True
         self._take_back(waiting)
-        changes = [live.take_change() for live in waiting.values() if live.has_change()]
+        changes = [live.take_change() for live in waiting.values() if live.change]
         try:
             if changes:
                 failpoints.hit("engine.before_commit")

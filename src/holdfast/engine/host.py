@@ -53,7 +53,6 @@ class Host:
         self._pulse = Pulse(engine.clock.monotonic())
         self._heart: threading.Thread | None = None
         self._is_ending = threading.Event()
-        self.on_beat: Callable[[], None] = lambda: None
         self._broken_turns = 0
 
     @property
@@ -178,7 +177,6 @@ class Host:
                 if not membership.beat():
                     self._declared_dead(worker_id)
                 self._pulse.beaten(self.engine.clock.monotonic())
-                self.on_beat()
             except StoreError as error:
                 self._pulse.trouble = str(error)
                 logger.warning("heartbeat failed, trying again: %s", error)

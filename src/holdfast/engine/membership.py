@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from holdfast.core.registry import Definitions
 from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import subscription_of
-from holdfast.engine.owned import Identity
+from holdfast.engine.identity import Identity
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError
 from holdfast.ports import Clock, Store, Subscription, WorkerRow

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.live import LiveRun
-from holdfast.engine.owned import Probe
+from holdfast.engine.run import LiveRun, Probe
 
 
 class Probation:

@@ -19,6 +19,7 @@ from holdfast.core.registry import Definitions
 from holdfast.engine.programs import is_durable
 from holdfast.engine.records import RunOptions, fingerprint, to_record
 from holdfast.engine.timetable import LIMIT, Spec, jitter, local, next_tick, ticks_to_take
+from holdfast.errors import ScheduleError
 from holdfast.ports import NewRun, ScheduleChange, ScheduleRow, Store
 
 logger = logging.getLogger("holdfast.engine")
@@ -26,7 +27,13 @@ BATCH = 100
 
 
 def read_spec(row: ScheduleRow) -> Spec:
-    return msgspec.json.decode(row.spec, type=Spec)
+    try:
+        return msgspec.json.decode(row.spec, type=Spec)
+    except (msgspec.DecodeError, TypeError) as error:
+        raise ScheduleError(
+            f"what schedule {row.name!r} does can't be read from the store ({error}); put or declare it again, or delete it",
+            name=row.name,
+        ) from error
 
 
 def tick_run_id(name: str, tick: int, spec: Spec) -> str:
@@ -99,7 +106,7 @@ def retimed(row: ScheduleRow, spec: bytes, now: int) -> ScheduleRow:
     """A schedule with another spec. Its next tick stays the same if its times do."""
     try:
         before = read_spec(row).timing
-    except (msgspec.DecodeError, TypeError):  # it was damaged, and no longer is
+    except ScheduleError:  # it was damaged, and no longer is
         before = None
     row = msgspec.structs.replace(row, spec=spec)
     after = read_spec(row)

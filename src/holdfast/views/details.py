@@ -16,10 +16,11 @@ from holdfast.views.summaries import (
     outcome_summary,
     run_summary,
     step_summary,
+    unclaimed_summaries,
     why_summary,
 )
 from holdfast.views.values import PlainReader
-from holdfast.views.waits import open_hooks
+from holdfast.views.waits import open_hooks, unclaimed
 from holdfast.views.why import why
 
 
@@ -50,6 +51,7 @@ def read_details(
         **({"canvas": outline(canvas_of(input))} if input is not None and is_own(row.workflow) else {}),
         **outcome_summary(row, next((event for event in events if event.seq == row.end_seq), None), reader),
         "hooks": hook_summaries(open_hooks(events, row)),
+        "unclaimed": unclaimed_summaries(unclaimed(events), reader),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
         "steps": [step_summary(view, reader, progress, logs) for view in steps_of(events)],
