@@ -93,10 +93,19 @@ class Execution(Asking):
         if isinstance(first, ev.ContinuedAsNew):
             self.data = dict(first.data)
             self._answered.update(received.token for received in first.hooks)
+        if earlier:
+            self._look_back(earlier, current[0])
+            self._memo = Memo(earlier)
+        self._edge = current[0].seq
+        if len(current) > 1:
+            self._look_ahead(current)
+
+    def _look_back(self, earlier: list[ev.AnyEvent], beginning: ev.AnyEvent) -> None:
+        """What earlier attempts leave to this one."""
         times: list[int] = []
         nth = 0
         has_ended = False
-        for event in (*earlier, current[0]):
+        for event in (*earlier, beginning):
             if isinstance(event, ev.Beginning):
                 nth = 0
                 if has_ended:  # somebody asked for another attempt: its time begins anew
@@ -113,8 +122,9 @@ class Execution(Asking):
                 times[nth : nth + 1] = [event.value]
                 nth += 1
         self._times = deque(times)
-        if earlier:
-            self._memo = Memo(earlier)
+
+    def _look_ahead(self, current: list[ev.AnyEvent]) -> None:
+        """What the history of this attempt has to be known for before it is replayed."""
         self._ledger = Ledger(current)
         for event in current:
             if event.delivered:

@@ -41,16 +41,19 @@ class PendingChange:
         self.news: list[Emission] = []
 
     def __bool__(self) -> bool:
+        return bool(self.records or self.columns) or self._has_rare()
+
+    def _has_rare(self) -> bool:
         return bool(
-            self.records or self.columns or self.consumed or self.messages or self.attributes or self.children
-            or self.dropped_attributes or self.streamed or self.signals or self.news
+            self.consumed or self.messages or self.attributes or self.children or self.dropped_attributes
+            or self.streamed or self.signals or self.news
         )  # fmt: skip
 
     def take(self) -> Change:
         """What there is, and begin anew."""
         change = Change(no=self.no, records=self.records, columns=self.columns)
         self.records, self.columns = [], {}
-        for name in _RARE:
+        for name in _RARE if self._has_rare() else ():
             if gathered := getattr(self, name):
                 setattr(change, name, gathered)
                 setattr(self, name, [])

@@ -730,9 +730,13 @@ class Engine:
             columns = change.columns
             if change.streamed or columns.get("status") in _WORTH_TELLING:
                 changed.append(live.row.id)
-            to_inboxes = to_inboxes or bool(change.messages) or any(child.if_taken for child in change.children)
-            to_runs = to_runs or live.released or bool(change.children)
-            emitted = emitted or any(isinstance(signal, Emission) for signal in change.signals)
+            to_runs = to_runs or live.released
+            if change.messages:
+                to_inboxes = True
+            if change.children:
+                to_runs, to_inboxes = True, to_inboxes or any(child.if_taken for child in change.children)
+            if change.signals:
+                emitted = emitted or any(isinstance(signal, Emission) for signal in change.signals)
             if live.options.schedule and columns.get("status") in FINAL:
                 self.ticks.look()  # a tick may wait for this end
             due = columns.get("wake_at")

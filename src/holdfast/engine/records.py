@@ -17,7 +17,7 @@ from holdfast.ports import Attempt, Message, Outcome, Record, RunRow, Status
 def to_record(event: ev.Event) -> Record:
     if isinstance(event, ev.StepOutcome):  # most are
         return Record(
-            event.seq, event.kind, event.name, event.cmd, event.cause, event.attempt, event.worker, event.ts,
+            event.seq, type(event).__name__, event.name, event.cmd, event.cause, event.attempt, event.worker, event.ts,
             ev.to_json(event),
         )  # fmt: skip
     return Record(
