@@ -251,7 +251,8 @@ class Registry(Owner, abc.ABC):
         return list(self._schedules.values())
 
     def find_step(self, name: str) -> StepDefinition:
-        return self._find(self._steps, "step", name)
+        found = self._steps.get(name) if self._included else None
+        return found if found is not None else self._find(self._steps, "step", name)
 
     def find_workflow(self, name: str) -> WorkflowDefinition:
         if is_own(name) and name in _built_ins():

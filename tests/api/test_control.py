@@ -33,7 +33,7 @@ from holdfast import (
 )
 from holdfast.api import client as client_module
 from holdfast.app import SystemClock
-from holdfast.engine.live import LiveRun
+from holdfast.engine.run import LiveRun
 from holdfast.engine.settings import Settings
 from holdfast.testing import TestApp
 

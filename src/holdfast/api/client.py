@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 import uuid
@@ -129,7 +128,7 @@ class Client:
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
         started = ev.RunStarted(
-            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=random.getrandbits(63), flags=FLAGS
+            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=int(self.store.clock.random() * 2**53), flags=FLAGS
         )
         chosen = RunOptions(
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
@@ -229,8 +228,13 @@ class Client:
 
     def _look(self, run: Which) -> tuple[RunRow, bool]:
         """The run, and whether there is an outcome to show and nobody has asked for another one."""
-        orders = self.store.orders(run.id)  # before the row: an order is carried out and consumed in one commit
         row = self.row(run)
+        if row.status == Status.SUCCESS:
+            return row, True
+        if row.status != Status.STUCK and row.status not in FINAL:
+            return row, False
+        orders = self.store.orders(run.id)
+        row = self.row(run)  # after them: an order is carried out and consumed in one commit
         if row.status == Status.STUCK:
             return row, not orders
         return row, row.status in FINAL and (row.status == Status.SUCCESS or "retry" not in orders)

@@ -86,7 +86,7 @@ def pause(context: click.Context, runs: tuple[str, ...], reason: str, as_json: b
 @json_option
 @click.pass_context
 def resume(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None:
-    """Let PAUSED runs go on, and STUCK ones whose reason was mended."""
+    """Let PAUSED runs go on, and STUCK ones whose cause was removed."""
     _asked(_each(context, runs, as_json, "asked to resume", lambda target, run: run.resume()))
 
 

@@ -24,7 +24,7 @@ from holdfast.core.divergence import advice, code_side, history_side, renamed
 from holdfast.core.domain import Scalar, event_id
 from holdfast.core.ids import child_run_id
 from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop, running
-from holdfast.core.matching import Asked, Ledger, Match, Recorded, describe, match_all, match_one
+from holdfast.core.matching import Asked, Ledger, Match, Recorded, command_id, describe, match_all, match_one
 from holdfast.core.memo import Child, Memo, origin_of
 from holdfast.core.pending import PendingChild, PendingHook, PendingStep, Program, StepCall
 from holdfast.core.source_lines import SourceLine, code_line, task_lines
@@ -169,30 +169,45 @@ class Asking:
         With `resolve`, `args` are recorded as references, and `resolve` gives the arguments themselves when the step
         is handed over. With `raw`, the result is given as it is recorded.
         """
-        self._refuse_if_evicted()
-        self._check_key("s", key)
-        future: Future[Any] = Future(self.loop)
+        loop = self._loop
+        assert loop is not None
+        if loop.closed:
+            loop.refuse()
+        if key:
+            self._check_key("s", key)
+        future: Future[Any] = Future(loop)
         call = StepCall(
             kind="s", name=name, args=bytes(args), key=key, line=line,
             options=options or {}, undoes=undoes, data=self.data, future=future, resolve=resolve, raw=raw,
         )  # fmt: skip
-        future.on_cancel = lambda: setattr(call, "dropped", True)
+        future.on_cancel = call.drop
         self._asked.append(call)
         return future
 
     def _settle_commands(self, cause: int) -> None:
         """Give the steps that were asked for their ids, and see that everything recorded was asked for."""
+        asked, ledger = self._asked, self._ledger
+        is_new = ledger.is_new(cause)
         new, self._new = self._new, []
-        if self._asked:
-            asked, self._asked = [call for call in self._asked if not call.dropped], []
-            for found in match_all(self._ledger, cause, "s", asked):
-                self._schedule(found, cause)
-                if found.recorded is None:
-                    new.append(found.asked)
+        if asked:
+            self._asked = []
+            asked = [call for call in asked if not call.dropped]
+            if is_new:
+                place = 0
+                for call in asked:
+                    self._schedule(call, command_id("s", cause, place, call.key), None, cause)
+                    place += not call.key
+            else:
+                for found in match_all(ledger, cause, "s", asked):
+                    self._compare(found, cause)
+                    self._schedule(found.asked, found.cmd, found.recorded, cause)
+                    if found.recorded is None:
+                        new.append(found.asked)
         if self._memo is not None:
             self._claim_sleeps()
-        for left in self._ledger.left_over(cause):
-            self._left_over(left, new)
+        if not is_new:
+            for left in ledger.left_over(cause):
+                self._left_over(left, new)
 
     def _left_over(self, left: Recorded, new: list[Asked]) -> None:
         # A patch that the code no longer mentions has become the only way.
@@ -200,10 +215,8 @@ class Asking:
             asked = ", ".join(map(str, new[:3]))
             self._diverged(describe(left.kind, left.name, left.args), asked, hint=renamed([left], new))
 
-    def _schedule(self, found: Match[StepCall], cause: int) -> None:
-        call, cmd = found.asked, found.cmd
-        self._compare(found, cause)
-        args = Raw(found.recorded.args) if found.recorded is not None else Raw(call.args)
+    def _schedule(self, call: StepCall, cmd: str, recorded: Recorded | None, cause: int) -> None:
+        args = Raw(call.args if recorded is None else recorded.args)
         command = co.ScheduleStep(
             cmd=cmd,
             cause=cause,
@@ -217,9 +230,8 @@ class Asking:
         self.steps[cmd] = PendingStep(command, call.future, call.raw)
         call.future.cmd = cmd
         call.future.on_cancel = lambda: self._cancel_step(cmd)
-        if not call.undoes:
-            if self._memo is not None:
-                command.origin = self._memo.origin(call.name, bytes(args), call.key)
+        if self._memo is not None and not call.undoes:
+            command.origin = self._memo.origin(call.name, bytes(args), call.key)
             self._claim("s", call.name, bytes(args), cmd, call.key)
         command.origin = command.origin or origin_of(cmd, self.attempt)
         if self._is_live and cmd not in self._reused:
@@ -496,7 +508,7 @@ class Asking:
             if known:
                 self._append(ev.Patched(ts=self.loop.now, cmd=f"{cause}p{change}", cause=cause, name=change))
         elif known:
-            self._ledger.open(cause, "p").pop(f"{cause}p{change}", None)
+            self._ledger.open(cause).pop(f"{cause}p{change}", None)
         return known
 
     def _answer_to(self, kind: str, name: str, args: bytes, key: str) -> Match[Asked]:

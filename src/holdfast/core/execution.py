@@ -58,8 +58,8 @@ class Execution(Asking):
         """Feed a history, with a pause after each delivery so that the caller can share its time. `passed` is the
         last event whose delivery the code has seen before, somewhere: all of them, if it isn't said."""
         self._passed = history[-1].seq if passed is None else passed
-        base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
-        start = max(i for i, e in enumerate(history) if isinstance(e, ev.Beginning))
+        start = next(i for i in reversed(range(len(history))) if isinstance(history[i], ev.Beginning))
+        base = next(i for i in reversed(range(start + 1)) if isinstance(history[i], ev.RunStarted | ev.ContinuedAsNew))
         first, earlier, current = history[base], history[base:start], history[start:]
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
         self._prepare(first, earlier, current)
@@ -115,15 +115,18 @@ class Execution(Asking):
         self._times = deque(times)
         if earlier:
             self._memo = Memo(earlier)
-        self._taken_up = next((event.ts for event in current if isinstance(event, ev.RunTakenUp)), 0)
         self._ledger = Ledger(current)
-        self._edge = max((e.seq for e in current if e.delivered), default=0)
-        self._cancelled = {e.cmd for e in current if isinstance(e, ev.StepCancelled | ev.ChildDropped)}
         for event in current:
-            if isinstance(event, ev.Patched):
+            if event.delivered:
+                self._edge = event.seq
+            elif isinstance(event, ev.StepCancelled | ev.ChildDropped):
+                self._cancelled.add(event.cmd)
+            elif isinstance(event, ev.Patched):
                 self._patches[event.name] = True
             elif isinstance(event, ev.ArgumentsChanged):
                 self._warned.add((event.cmd, bytes(event.args)))
+            elif isinstance(event, ev.RunTakenUp):
+                self._taken_up = self._taken_up or event.ts
 
     # -- live
 
@@ -131,7 +134,8 @@ class Execution(Asking):
         """Append an event and let the code go on until nothing is ready."""
         self._append(event)
         self._deliver(event)
-        self._reuse()
+        if self._reusable:
+            self._reuse()
 
     def note(self, event: ev.Event) -> None:
         """Append an event that doesn't reach the code."""
@@ -144,10 +148,13 @@ class Execution(Asking):
             self._is_live = True
             if self.ended is None and self._main is not None and not self._main.done():
                 self._take_up()
-        self._reuse()
-        if self._main is not None and self._main.done() and self.ended is None:
+        if self._reusable:
+            self._reuse()
+        if self.ended is not None:
+            return
+        if self._main is not None and self._main.done():
             self._end(self._main, now)
-        elif self.ended is None and not self._outstanding():
+        elif not self.steps and not self._outstanding():
             self._end_with(self._deadlock(), now)
 
     def _take_up(self) -> None:
@@ -178,7 +185,8 @@ class Execution(Asking):
 
     def next_due(self) -> int | None:
         """When the first timer is due, by the database's clock."""
-        timer = self._loop.next_due() if self._loop is not None else None
+        loop = self._loop
+        timer = loop.next_due() if loop is not None and loop.timers else None
         return None if timer is None else timer.due - self.ahead
 
     def waiting_for(self) -> str:
@@ -210,11 +218,17 @@ class Execution(Asking):
     # -- delivering
 
     def _deliver(self, event: ev.Event) -> None:
-        if isinstance(event, ev.Beginning):
-            self._begin(event)
-        loop = self.loop
-        loop.begin(event.seq, self._time_of(event))
-        self._places.clear()
+        if type(event) is ev.StepCompleted:  # most are
+            now = event.ts + self.ahead
+        else:
+            now = self._time_of(event)
+            if isinstance(event, ev.Beginning):
+                self._begin(event)
+        loop = self._loop
+        assert loop is not None
+        loop.begin(event.seq, now)
+        if self._places:
+            self._places.clear()
         self._hand_over(event)
         loop.run_dry()
         if self._divergence is not None:
@@ -246,15 +260,15 @@ class Execution(Asking):
 
     def _hand_over(self, event: ev.Event) -> None:
         """Resolve whatever the event resolves; the code goes on when the loop runs."""
-        if isinstance(event, ev.OutcomeReused):
-            self._hand_over_reused(event)
-        elif isinstance(event, ev.TimerFired):
-            self._fire(event)
-        elif isinstance(event, ev.StepCompleted):
+        if isinstance(event, ev.StepCompleted):
             if event.data:
                 self.data = {**self.data, **event.data}
             step = self._expected(self.steps, event)
             step.future.set_result(self._result("s", event, step.raw))
+        elif isinstance(event, ev.OutcomeReused):
+            self._hand_over_reused(event)
+        elif isinstance(event, ev.TimerFired):
+            self._fire(event)
         elif isinstance(event, ev.StepFailed):
             self._expected(self.steps, event).future.set_exception(self.codec.decode_error(event.error))
         elif isinstance(event, ev.ChildCompleted):

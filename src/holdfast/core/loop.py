@@ -42,9 +42,9 @@ class Future(asyncio.Future[T]):
     on_cancel: Callable[[], None] | None
 
     def __init__(self, loop: WorkflowLoop, on_cancel: Callable[[], None] | None = None) -> None:
-        self.number = loop.next_number()
+        self.number = loop._number = loop._number + 1
         self.on_cancel = on_cancel
-        super().__init__(loop=loop)
+        asyncio.Future.__init__(self, loop=loop)
 
     def __hash__(self) -> int:
         return self.number
@@ -254,10 +254,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def run_dry(self) -> None:
         """Run until nothing is ready."""
-        outer, hooks = self._enter()
+        ready = self._ready
+        if not ready:
+            return
+        outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
         handle: asyncio.Handle | None
         try:
-            ready = self._ready
+            _set_running_loop(self)
+            sys.set_asyncgen_hooks(self._first_iteration, self._finalize)
             while ready and not self.closed:
                 handle = ready.popleft()
                 if not handle._cancelled:
@@ -270,7 +274,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                         continue
         finally:
             handle = None  # else a task's exception would hold the task, through its traceback and this frame
-            self._leave(outer, hooks)
+            sys.set_asyncgen_hooks(*hooks)
+            _set_running_loop(outer)
 
     def _enter(self) -> tuple[Any, Any]:
         outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
@@ -321,6 +326,19 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def evict(self) -> None:
         """Leave memory: every frame is unwound here and now, with every command refused."""
         self.closed = True
+        if self.tasks or self._forgotten or self._generators:
+            self._unwind()
+        for timer in self.timers.values():
+            asyncio.Handle.cancel(timer)
+        self._forgotten.clear()
+        self._ready.clear()
+        self._heap.clear()
+        self.timers.clear()
+        self.tasks.clear()
+        self.execution = None
+        self.on_error = _ignore
+
+    def _unwind(self) -> None:
         outer, hooks = self._enter()
         try:
             for task in list(self.tasks.values()):
@@ -339,15 +357,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 waiter = task._fut_waiter  # type: ignore[attr-defined]
                 if waiter is not None:
                     asyncio.Future.cancel(waiter)
-            for timer in self.timers.values():
-                asyncio.Handle.cancel(timer)
-            self._forgotten.clear()
-            self._ready.clear()
-            self._heap.clear()
-            self.timers.clear()
-            self.tasks.clear()
-            self.execution = None
-            self.on_error = _ignore
         finally:
             self._leave(outer, hooks)
 

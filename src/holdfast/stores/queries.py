@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from holdfast.errors import EncodeError
-from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, StreamRow, WorkerRow
+from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, Status, StreamRow, WorkerRow
 from holdfast.stores.dialect import Dialect
 
 COLUMNS = (
@@ -28,6 +30,7 @@ SCHEDULE = (
 )
 VALUE_LIMIT = 200
 LAST_CHARACTER = "\U0010ffff"
+Item = TypeVar("Item", bound=str | int)
 
 
 def refuse_nul(*texts: str) -> None:
@@ -37,6 +40,25 @@ def refuse_nul(*texts: str) -> None:
             raise EncodeError(
                 f"{text!r} contains a NUL character, which can't be kept in an id, a name or a key; leave it out"
             )
+
+
+def list_in(text: Any, kind: type[Item]) -> list[Item]:
+    """A column that holds a list; an empty one if it was damaged. One bad row must not keep anybody from the others."""
+    return _read_list(text, kind) or []
+
+
+def _read_list(text: Any, kind: type[Item]) -> list[Item] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError):
+        return None
+    return found if isinstance(found, list) and all(type(item) is kind for item in found) else None
+
+
+def damage_of(**columns: tuple[Any, type[str] | type[int]]) -> str:
+    """What to say of the columns that should hold lists of that kind, and don't; empty if they do."""
+    bad = [name for name, (text, kind) in columns.items() if _read_list(text, kind) is None]
+    return f"its row in the store is damaged: {' and '.join(bad)} can't be read" if bad else ""
 
 
 @cache
@@ -80,8 +102,9 @@ class SqlQuery(abc.ABC):
             rows = db.execute(self._q["select_workers"], {"app": self.app}).fetchall()
         return [
             WorkerRow(
-                id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=json.loads(r[5]), address=r[6],
-                started_at=r[7], lease_until=r[8], schedules=json.loads(r[9]),
+                id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=list_in(r[5], str), address=r[6],
+                started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str),
+                damage=damage_of(names=(r[5], str), schedules=(r[9], str)),
             )
             for r in rows
         ]  # fmt: skip
@@ -98,6 +121,25 @@ class SqlQuery(abc.ABC):
         return self._row(row) if row is not None else None
 
     def runs(self, query: RunQuery) -> list[RunRow]:
+        where, parameters = self._conditions(query)
+        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY no DESC LIMIT :limit"
+        with self.read() as db:
+            return [self._row(row) for row in db.execute(self.dialect.render(sql), parameters)]
+
+    def counts(self, query: RunQuery, most: int) -> dict[str, int]:
+        wanted = query.statuses or list(Status)
+        where, parameters = self._conditions(replace(query, statuses=(), after=None, limit=most))
+        # By the index on statuses one at a time: the count ends where it is enough.
+        each = (
+            "SELECT :s{0} AS status, count(*) FROM (SELECT 1 FROM runs WHERE {1} AND status = :s{0} LIMIT :limit) c{0}"
+        )
+        sql = " UNION ALL ".join(each.format(i, where) for i in range(len(wanted)))
+        parameters |= {f"s{i}": str(status) for i, status in enumerate(wanted)}
+        with self.read() as db:
+            return dict(db.execute(self.dialect.render(sql), parameters).fetchall())
+
+    def _conditions(self, query: RunQuery) -> tuple[str, dict[str, Any]]:
+        """What a query asks for, as the text of a WHERE and its parameters."""
         where, parameters = ["app = :app"], {"app": self.app, "limit": query.limit}
 
         def add(condition: str, **values: Any) -> None:
@@ -105,14 +147,19 @@ class SqlQuery(abc.ABC):
             parameters.update(values)
 
         for text, value in (
-            ("workflow = :workflow", query.workflow),
             ("parent_id = :parent", query.parent),
             ("created_at >= :since", query.since),
+            ("created_at < :until", query.until),
             ("owner = :owner", query.owner),
             ("no < :after", query.after),
         ):
             if value is not None:
                 add(text, **{text.rpartition(":")[2]: value})
+        if query.workflow is not None and query.workflow.endswith("*"):
+            begins = query.workflow[:-1]
+            add("workflow >= :begins AND workflow < :ends", begins=begins, ends=begins + LAST_CHARACTER)
+        elif query.workflow is not None:
+            add("workflow = :workflow", workflow=query.workflow)
         if query.prefix:
             add("id >= :prefix AND id < :beyond", prefix=query.prefix, beyond=query.prefix + LAST_CHARACTER)
         if query.statuses:
@@ -127,9 +174,7 @@ class SqlQuery(abc.ABC):
                 f"no IN (SELECT run FROM attributes WHERE key = :key{i} AND value = :value{i} AND body = :body{i})",
                 **{f"key{i}": f"data.{key}", f"value{i}": value[:VALUE_LIMIT], f"body{i}": value.encode()},
             )
-        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {' AND '.join(where)} ORDER BY no DESC LIMIT :limit"
-        with self.read() as db:
-            return [self._row(row) for row in db.execute(self.dialect.render(sql), parameters)]
+        return " AND ".join(where), parameters
 
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
         with self.read() as db:
@@ -160,7 +205,7 @@ class SqlQuery(abc.ABC):
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         with self.read() as db:
             rows = db.execute(self._q["find_hook"], {"value": key, "app": self.app}).fetchall()
-        return [(run_id, name) for run_id, names in rows for name in json.loads(names)]
+        return [(run_id, name) for run_id, names in rows for name in list_in(names, str)]
 
     # -- schedules
 
@@ -174,7 +219,8 @@ class SqlQuery(abc.ABC):
         return [
             ScheduleRow(
                 name=r[0], workflow=r[1], spec=r[2], declared=bool(r[3]), paused=bool(r[4]), reason=r[5], next_at=r[6],
-                last_at=r[7], active=r[8], is_active=bool(r[9]), queued=json.loads(r[10]), revision=r[11],
+                last_at=r[7], active=r[8], is_active=bool(r[9]), queued=list_in(r[10], int), revision=r[11],
+                damage=damage_of(queued=(r[10], int)),
             )
             for r in rows
         ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
-from holdfast.ports import Query, RunQuery, RunRow
+from holdfast.ports import FINAL, Query, RunQuery, RunRow
 from holdfast.views.steps import steps_of
 from holdfast.views.summaries import (
     hook_summaries,
@@ -26,7 +26,7 @@ from holdfast.views.why import why
 
 def read_outcome(store: Query, row: RunRow, reader: PlainReader) -> dict[str, Any]:
     """What became of a run, if it has ended."""
-    payloads = store.payloads(row.id, row.end_seq - 1) if row.end_seq else []
+    payloads = store.payloads(row.id, row.end_seq - 1) if row.status in FINAL else []
     return outcome_summary(row, ev.from_json(payloads[-1]) if payloads else None, reader)
 
 

@@ -1,0 +1,41 @@
+"""`holdfast monitor`: pages that show runs and act on them."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.failures import Misuse, usage
+from holdfast.cli.output import note, say
+from holdfast.cli.target import open_target
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="The port to listen at.")
+@click.option(
+    "--token", envvar="HOLDFAST_MONITOR_TOKEN", show_envvar=True, metavar="TEXT",
+    help="Who has it may use the monitor.  [default: a new one each time]",
+)  # fmt: skip
+@click.option("--no-token", is_flag=True, help="Let everybody on this machine in.")
+@click.option("--read-only", is_flag=True, help="Show, and let nobody act.")
+@click.option("--base-path", default="", metavar="/PATH", help="Serve below this path, behind a proxy.")
+@click.pass_context
+def monitor(
+    context: click.Context, host: str, port: int, token: str | None, no_token: bool, read_only: bool, base_path: str
+) -> None:
+    """Pages that show runs and act on them, at http://127.0.0.1:8000."""
+    try:
+        from holdfast.monitor.serving import serving  # an extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise Misuse("the monitor needs an extra: pip install 'holdfast[monitor]'") from None
+    if no_token and token:
+        usage("--no-token and --token: say one of them")
+    target = open_target(context, may_create=True)
+    server = serving(
+        target.app, host, port, token=token, no_token=no_token, read_only=read_only, base_path=base_path
+    )  # fmt: skip
+    say(server.url)
+    note(f"shows app {target.app.name!r} on {target.store.url}; Ctrl+C ends it")
+    server.serve_until_stopped()

@@ -1,0 +1,146 @@
+"""What has changed: for each thing that is looked at the store is asked in one place, however many look.
+
+What a page shows has a version, a digest of its state. A stream says when that is another one than the page has seen, so
+that one that comes back after a break misses nothing, and nobody has to keep what happened meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from msgspec.structs import replace
+from starlette.concurrency import run_in_threadpool
+
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.monitor.resources import COUNTED, Resources
+from holdfast.ports import RunQuery, RunRow, Status
+
+logger = logging.getLogger("holdfast.monitor")
+INTERVAL = 0.7
+STILL_THERE = 15.0
+"""Seconds after which a silent stream says that it is one."""
+
+
+def _state(row: RunRow) -> tuple[Any, ...]:
+    return (row.no, row.status, row.reason, row.attempt, row.owner, row.wake_at, row.started_at, row.finished_at)
+
+
+class Versions:
+    """The version of everything that can be looked at."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+
+    def of(self, what: str, filter: str = "", after: int | None = None, limit: int = 50) -> str:
+        """`what` is a list, or `run:` and an id."""
+        state = self._run(what[4:]) if what.startswith("run:") else self._list(what, filter, after, limit)
+        return hashlib.sha256(repr(state).encode()).hexdigest()[:24]
+
+    def _list(self, what: str, filter: str, after: int | None, limit: int) -> Any:
+        store = self._resources.app.store
+        if what == "workers":
+            now = store.now()
+            workers = [(worker.id, worker.lease_until >= now) for worker in store.workers()]
+            return workers, store.counts(RunQuery(statuses=[Status.RUNNING]), COUNTED)
+        if what == "schedules":
+            return [(row.name, row.revision, row.is_active, row.next_at) for row in store.schedules()]
+        if what == "hooks":
+            return [_state(row) for row in store.runs(RunQuery(statuses=[Status.WAITING], limit=500))]
+        query = self._resources.query_of(filter)
+        query.since, query.until = None, None  # they move with the clock, and only the runs matter
+        rows = store.runs(replace(query, after=after, limit=limit))
+        return [_state(row) for row in rows], store.counts(replace(query, statuses=()), COUNTED)
+
+    def _run(self, run_id: str) -> Any:
+        store = self._resources.app.store
+        row = self._resources.row(run_id)
+        children = store.runs(RunQuery(parent=run_id, limit=100))
+        # One that has ended has no new events, except those that say that it goes on.
+        events = store.payloads(run_id, row.end_seq - 1 if row.end_seq else 0)
+        beside = [store.attributes(run_id, key) for key in ("progress", "logs")]
+        return _state(row), len(events), [_state(child) for child in children], beside, store.orders(run_id)
+
+
+class Topic:
+    """One thing that is looked at, and its version."""
+
+    def __init__(self, ask: Callable[[], str]) -> None:
+        self._ask = ask
+        self.version = ""
+        self.listeners = 0
+        self.over = False
+        self.task: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+
+    async def poll(self) -> None:
+        while True:
+            try:
+                version = await run_in_threadpool(self._ask)
+            except StoreError as error:
+                logger.warning("the store can't be read: %s", error)
+                version = "unreachable"
+            except HoldfastError:  # the run was deleted
+                version = "gone"
+            if version != self.version:
+                self.version = version
+                self._moved.set()
+                self._moved = asyncio.Event()
+            await asyncio.sleep(INTERVAL)
+
+    async def after(self, seen: str) -> str:
+        """The version, once it is another one than `seen`; nothing if nobody will tell any more."""
+        while self.version in ("", seen):
+            if self.over:
+                return ""
+            await self._moved.wait()
+        return self.version
+
+    def end(self) -> None:
+        self.over = True
+        self._moved.set()
+
+
+class Changes:
+    """Streams of versions."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.versions = Versions(resources)
+        self._topics: dict[tuple[Any, ...], Topic] = {}
+
+    async def follow(self, key: tuple[Any, ...], seen: str) -> AsyncIterator[str | None]:
+        """Each version after `seen`; None if there was none for a while."""
+        topic = self._topics.get(key)
+        if topic is None:
+            topic = self._topics[key] = Topic(lambda: self.versions.of(*key))
+            topic.task = asyncio.create_task(topic.poll())
+        topic.listeners += 1
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(STILL_THERE):
+                        seen = await topic.after(seen)
+                except TimeoutError:
+                    yield None
+                    continue
+                if not seen:
+                    return
+                yield seen
+        finally:
+            topic.listeners -= 1
+            if topic.listeners == 0 and topic.task is not None:
+                topic.task.cancel()
+                self._topics.pop(key, None)
+
+    def end(self) -> None:
+        """Let all streams end, so that a server that stops has nothing to wait for. Browsers come back by themselves."""
+        for topic in self._topics.values():
+            topic.end()
+
+
+def as_event(version: str | None) -> str:
+    """In the form that browsers read."""
+    return ": still there\n\n" if version is None else f"id: {version}\nevent: change\ndata: {{}}\n\n"

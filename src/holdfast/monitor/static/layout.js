@@ -1,0 +1,95 @@
+// The waterfall's arithmetic. Pure: lanes in, positions out.
+
+/** @typedef {{kind: string, start: number, end: number | null, until: number | null, attempt: number, worker: string, outcome: string}} Span */
+/** @typedef {{kind: string, name: string, key: string, cmd: string, state: string, part_of: string, undoes: string, child_id: string, spans: Span[]}} Lane */
+/** @typedef {{lane: Lane, members: Lane[]}} Row */
+
+const ACTIVE = new Set(["executing", "queued", "child", "group", "reused"]);
+const IDLE_WIDTH = 0.07;
+const MANY = 12;
+
+/** Times to places between 0 and 1. Stretches in which nothing executes can be folded to a short one.
+ * @param {Lane[]} lanes @param {number} start @param {number} end @param {boolean} fold */
+export function scaleOf(lanes, start, end, fold) {
+  const total = Math.max(1, end - start);
+  const idle = fold ? idleOf(lanes, start, end) : [];
+  const awake = total - idle.reduce((sum, [a, b]) => sum + b - a, 0);
+  const each = idle.length ? Math.min(IDLE_WIDTH, 0.5 / idle.length) : 0;
+  const rest = 1 - each * idle.length;
+  /** @param {number} t */
+  function place(t) {
+    let done = 0;
+    let folded = 0;
+    for (const [a, b] of idle) {
+      if (t <= a) break;
+      done += Math.min(t, b) - a;
+      folded += each * Math.min(1, (t - a) / (b - a));
+    }
+    return folded + (rest * (Math.min(Math.max(t, start), end) - start - done)) / Math.max(1, awake);
+  }
+  return { place, breaks: idle.map(([a, b]) => ({ from: place(a), to: place(b), us: b - a })) };
+}
+
+/** Stretches in which nothing executes, long enough to be in the way.
+ * @param {Lane[]} lanes @param {number} start @param {number} end
+ * @returns {[number, number][]} */
+export function idleOf(lanes, start, end) {
+  const busy = lanes
+    .filter((lane) => lane.kind !== "run")
+    .flatMap((lane) => lane.spans.filter((span) => ACTIVE.has(span.kind)).map((span) => [span.start, span.end ?? end]))
+    .sort((a, b) => a[0] - b[0]);
+  /** @type {[number, number][]} */
+  const gaps = [];
+  let at = start;
+  for (const [from, to] of busy) {
+    if (from > at) gaps.push([at, from]);
+    at = Math.max(at, to);
+  }
+  if (end > at) gaps.push([at, end]);
+  const free = gaps.reduce((sum, [a, b]) => sum + b - a, 0);
+  const worked = Math.max(1, end - start - free);
+  return gaps.filter(([a, b]) => b - a > worked * 0.5).slice(0, 8);
+}
+
+/** Neighbours of one name, when they are many, become one row that can be opened.
+ * @param {Lane[]} lanes @param {Set<string>} opened
+ * @returns {Row[]} */
+export function rowsOf(lanes, opened) {
+  /** @type {Row[]} */
+  const rows = [];
+  let i = 0;
+  while (i < lanes.length) {
+    let j = i + 1;
+    const first = lanes[i];
+    while (j < lanes.length && lanes[j].kind === first.kind && lanes[j].name === first.name && first.kind !== "run") j++;
+    const members = lanes.slice(i, j);
+    if (members.length > MANY) {
+      const id = `${first.kind}:${first.name}:${i}`;
+      rows.push({ lane: { ...first, cmd: id }, members });
+      if (opened.has(id)) rows.push(...members.map((lane) => ({ lane, members: [] })));
+    } else {
+      rows.push(...members.map((lane) => ({ lane, members: [] })));
+    }
+    i = j;
+  }
+  return rows;
+}
+
+/** "497 done, 2 running, 1 failed" @param {Lane[]} members */
+export function summaryOf(members) {
+  /** @type {Record<string, number>} */
+  const counts = {};
+  for (const lane of members) counts[lane.state] = (counts[lane.state] ?? 0) + 1;
+  /** @type {Record<string, string>} */
+  const words = { SUCCESS: "done", STARTED: "running", FAILURE: "failed", PENDING: "queued", RETRY: "retrying", CANCELLED: "cancelled", SKIPPED: "skipped" };
+  return Object.entries(counts).map(([state, n]) => `${n} ${words[state] ?? state.toLowerCase()}`).join(", ");
+}
+
+/** Round marks for an axis. @param {number} us @param {number} count @returns {number[]} */
+export function ticksOf(us, count) {
+  const steps = [1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 15e6, 3e7, 6e7, 12e7, 3e8, 6e8, 18e8, 36e8, 72e8, 216e8, 432e8, 864e8, 1728e8, 6048e8];
+  const step = steps.find((each) => us / each <= count) ?? Math.ceil(us / count / 864e8) * 864e8;
+  const found = [];
+  for (let t = 0; t <= us; t += step) found.push(t);
+  return found;
+}

@@ -1,0 +1,28 @@
+// Which page is shown: its address says it.
+import { html, render } from "./html.js";
+import { link } from "./api.js";
+import { Empty } from "./parts.js";
+import { path } from "./router.js";
+import { Run } from "./run.js";
+import { Runs } from "./runs.js";
+import { Hooks, Schedules, Workers, Workflows } from "./app_pages.js";
+import { Shell } from "./shell.js";
+
+const RUNS = "workflows/runs";
+/** @type {Record<string, [string, any]>} */
+const PAGES = { [RUNS]: ["Runs", Runs], "workflows/": ["Workflows", Workflows], workers: ["Workers", Workers], schedules: ["Schedules", Schedules], hooks: ["Waiting hooks", Hooks] };
+
+function Page() {
+  const at = path.value;
+  if (at.startsWith(`${RUNS}/`)) {
+    const id = decodeURIComponent(at.slice(RUNS.length + 1));
+    return html`<${Shell}><${Run} key=${id} id=${id} /><//>`;
+  }
+  const found = PAGES[at];
+  document.title = found ? `${found[0]} · Holdfast` : "Holdfast";
+  return html`<${Shell}>${found ? html`<${found[1]} key=${at} />` : html`<${Empty} title="There is no such page"><a href=${link(RUNS)}>All runs</a><//>`}<//>`;
+}
+
+const root = /** @type {HTMLElement} */ (document.getElementById("root"));
+root.replaceChildren();
+render(html`<${Page} />`, root);

@@ -1,0 +1,33 @@
+// Where the page is: its address is the only state that outlives it.
+import { signal } from "./html.js";
+import { here } from "./api.js";
+
+export const path = signal(here());
+export const query = signal(new URLSearchParams(location.search));
+
+function look() {
+  path.value = here();
+  query.value = new URLSearchParams(location.search);
+}
+
+/** @param {string} href */
+export function go(href) {
+  const before = location.pathname;
+  history.pushState(null, "", href);
+  look();
+  if (location.pathname !== before) {
+    scrollTo(0, 0);
+    document.getElementById("main")?.focus({ preventScroll: true });
+  }
+}
+
+addEventListener("popstate", look);
+
+addEventListener("click", (event) => {
+  const found = /** @type {Element} */ (event.target).closest?.("a[href]");
+  if (!(found instanceof HTMLAnchorElement) || event.defaultPrevented || event.button !== 0) return;
+  if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || found.target) return;
+  if (found.origin !== location.origin || !found.pathname.startsWith(new URL(".", document.baseURI).pathname)) return;
+  event.preventDefault();
+  go(found.href);
+});

@@ -1,0 +1,156 @@
+// Runs: counts by status, a filter that lives in the address, and a table that doesn't move under the pointer.
+import { html, useEffect, useRef, useState } from "./html.js";
+import { get, link, now, tick } from "./api.js";
+import { cut, length, statusesOf, toggleStatus } from "./format.js";
+import { useLive } from "./live.js";
+import { Empty, Loading, Moment, RunLink, State, STATES, Trouble } from "./parts.js";
+import { go, query } from "./router.js";
+
+const SHOWN = ["RUNNING", "WAITING", "PENDING", "RETRY", "PAUSED", "STUCK", "FAILURE", "SUCCESS", "CANCELLED"];
+const LIMIT = 50;
+
+/** @param {Record<string, string | null>} changes */
+function address(changes) {
+  const found = new URLSearchParams(location.search);
+  for (const [key, value] of Object.entries(changes)) {
+    if (value) found.set(key, value);
+    else found.delete(key);
+  }
+  const text = found.toString();
+  return link("workflows/runs") + (text ? `?${text}` : "");
+}
+
+/** @param {{filter: string, version: string}} props */
+function Counts({ filter, version }) {
+  const [counts, setCounts] = useState(/** @type {any} */ (null));
+  useEffect(() => {
+    let over = false;
+    get("counts", { q: filter }).then((found) => !over && setCounts(found)).catch(() => {});
+    return () => { over = true; };
+  }, [filter, version]);
+  const chosen = statusesOf(filter);
+  return html`<div class="counts" role="group" aria-label="Runs by status">
+    ${SHOWN.map((status) => {
+      const n = counts?.counts[status] ?? 0;
+      const text = counts === null ? "·" : n > counts.most ? `${counts.most.toLocaleString("en")}+` : n.toLocaleString("en");
+      return html`<a class=${`count ${STATES[status].tone} ${n ? "" : "none"}`} aria-current=${chosen.includes(status) ? "true" : undefined}
+        href=${address({ q: toggleStatus(filter, status), after: null })}>
+        <b>${text}</b><${State} state=${status} /></a>`;
+    })}
+  </div>`;
+}
+
+/** @param {{filter: string}} props */
+function FilterBox({ filter }) {
+  const [text, setText] = useState(filter);
+  useEffect(() => setText(filter), [filter]);
+  /** @param {any} event */
+  function submit(event) {
+    event.preventDefault();
+    go(address({ q: text.trim() || null, after: null }));
+  }
+  return html`<form class="filter" role="search" onSubmit=${submit}>
+    <label class="unseen" for="filter">Filter runs</label>
+    <svg viewBox="0 0 16 16" aria-hidden="true"><circle cx="7" cy="7" r="4.4" /><path d="M10.4 10.4L14 14" /></svg>
+    <input id="filter" type="text" spellcheck=${false} autocomplete="off" autocapitalize="off" value=${text}
+      placeholder="status:failed workflow:order* data.customer=42 started:<1h" onInput=${(/** @type {any} */ e) => setText(e.target.value)} />
+    ${filter ? html`<a class="clear" href=${address({ q: null, after: null })}>Clear</a>` : html`<kbd>/</kbd>`}
+  </form>`;
+}
+
+export function Runs() {
+  const filter = query.value.get("q") ?? "";
+  const after = query.value.get("after");
+  const asked = { q: filter, after, limit: LIMIT };
+  const { data, error } = useLive("runs", asked, { what: "runs", ...asked });
+  const [shown, setShown] = useState(/** @type {any[]} */ ([]));
+  const [fresh, setFresh] = useState(/** @type {any[] | null} */ (null));
+  const [at, setAt] = useState(-1);
+  const over = useRef(false);
+  const key = `${filter}|${after}`;
+  const last = useRef("");
+
+  useEffect(() => {
+    if (!data) return;
+    const before = new Set(shown.map((run) => run.id));
+    const added = data.runs.filter((/** @type {any} */ run) => !before.has(run.id));
+    const stays = last.current === key && (over.current || at >= 0 || scrollY > 80);
+    last.current = key;
+    if (stays && added.length) {
+      const found = new Map(data.runs.map((/** @type {any} */ run) => [run.id, run]));
+      setShown(shown.map((run) => found.get(run.id) ?? run));
+      setFresh(data.runs);
+    } else {
+      setShown(data.runs);
+      setFresh(null);
+    }
+  }, [data]);
+  useEffect(() => setAt(-1), [key]);
+
+  useEffect(() => {
+    /** @param {KeyboardEvent} event */
+    function press(event) {
+      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+      if (/** @type {HTMLElement} */ (event.target).closest("input, textarea, select")) return;
+      if (event.key === "j" || event.key === "k") {
+        const to = Math.min(Math.max(at + (event.key === "j" ? 1 : -1), 0), shown.length - 1);
+        setAt(to);
+        const row = /** @type {HTMLElement | null} */ (document.querySelectorAll("tbody tr")[to]);
+        row?.scrollIntoView({ block: "nearest" });
+        row?.querySelector("a")?.focus({ preventScroll: true });
+      } else if (event.key === "n" && data?.after) {
+        go(address({ after: String(data.after) }));
+      } else if (event.key === "p" && after) {
+        history.back();
+      }
+    }
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  });
+
+  const rows = last.current === key ? shown : data?.runs ?? [];
+  const isNew = fresh ? fresh.filter((run) => !shown.some((each) => each.id === run.id)).length : 0;
+  return html`
+    <header class="head"><h1>Runs</h1></header>
+    <${FilterBox} filter=${filter} />
+    <${Counts} filter=${filter} version=${data?.version ?? ""} />
+    <${Trouble} error=${error} />
+    <div class="news" aria-live="polite">${isNew > 0 && html`<button onClick=${() => { setShown(fresh ?? []); setFresh(null); setAt(-1); scrollTo({ top: 0 }); }}>
+      ↑ ${isNew} new ${isNew === 1 ? "run" : "runs"}</button>`}</div>
+    ${!data && !error ? html`<${Loading} rows=${10} />`
+    : rows.length === 0 && !error ? html`<${Empty} title=${filter ? "No run fits this filter" : "No runs yet"}>
+        ${filter ? "Take a term out, or clear it." : html`Start one: <code>holdfast -A module start NAME</code>, or <code>.start(...)</code> in your program.`}<//>`
+    : rows.length > 0 && html`
+      <div class="card" onPointerEnter=${() => { over.current = true; }} onPointerLeave=${() => { over.current = false; }}>
+        <table class="runs">
+          <thead><tr><th scope="col">State</th><th scope="col">Workflow</th><th scope="col">Run</th><th scope="col" class="wide">What it waits for</th><th scope="col">Started</th><th scope="col" class="right">Took</th></tr></thead>
+          <tbody>${rows.map((run, i) => html`<${Row} key=${run.id} run=${run} chosen=${i === at} />`)}</tbody>
+        </table>
+      </div>
+      <nav class="pager" aria-label="Pages">
+        ${after && html`<a class="button" href=${address({ after: null })}>« Newest</a><button onClick=${() => history.back()}>‹ Newer</button>`}
+        ${data?.after && html`<a class="button" rel="next" href=${address({ after: String(data.after) })}>Older ›</a>`}
+      </nav>`}`;
+}
+
+/** @param {{run: any, chosen: boolean}} props */
+function Row({ run, chosen }) {
+  const ended = run.finished_at !== null;
+  if (!ended) tick.value;
+  const seconds = run.started_at === null ? null : ended ? run.seconds : (now() - Date.parse(run.started_at)) / 1000;
+  const href = link(`workflows/runs/${encodeURIComponent(run.id)}`);
+  /** @param {any} event */
+  function open(event) {
+    if (event.target.closest("a") || getSelection()?.toString()) return;
+    if (event.ctrlKey || event.metaKey) window.open(href);
+    else go(href);
+  }
+  return html`<tr class=${chosen ? "chosen" : ""} onClick=${open}>
+    <td data-label="State"><${State} state=${run.status} /></td>
+    <td data-label="Workflow" class="strong">${run.workflow}${run.attempt > 1 && html` <span class="tag">attempt ${run.attempt}</span>`}</td>
+    <td data-label="Run"><${RunLink} id=${run.id} /></td>
+    <td data-label="Waits for" class="wide soft">${cut(run.doing, 140) || html`<span class="faint none">–</span>`}</td>
+    <td data-label="Started" class="soft nowrap"><${Moment} at=${run.created_at} /></td>
+    <td data-label="Took" class="right num nowrap">${length(seconds) || "–"}</td>
+  </tr>`;
+}

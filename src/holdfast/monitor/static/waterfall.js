@@ -1,0 +1,103 @@
+// The waterfall: a row for each step, child, hook and sleep; waiting for a worker, executing and retries told apart.
+import { html, useMemo, useState } from "./html.js";
+import { link, now, tick } from "./api.js";
+import { cut, length } from "./format.js";
+import { rowsOf, scaleOf, summaryOf, ticksOf, idleOf } from "./layout.js";
+import { State } from "./parts.js";
+
+/** @typedef {import("./layout.js").Lane} Lane */
+/** @typedef {import("./layout.js").Span} Span */
+
+const PAGE = 200;
+/** @type {Record<string, string>} */
+const WORDS = {
+  queued: "queued", delayed: "delayed start", running: "running", executing: "executing", "retry wait": "waits for its retry", paused: "paused",
+  stuck: "stuck", reused: "kept from an earlier attempt", group: "group", child: "child run", hook: "waits for a hook", event: "waits for an event", sleep: "sleeps", timer: "timeout",
+};
+const LEGEND = ["queued", "executing", "retry wait", "sleep", "hook", "child"];
+
+/** @param {Span} span */
+function toneOf(span) {
+  if (span.outcome === "FAILURE" || span.outcome === "LOST") return "bad";
+  if (span.outcome === "RETRY") return "warn";
+  if (span.outcome === "CANCELLED") return "calm";
+  if (span.end === null && (span.kind === "executing" || span.kind === "child")) return "busy";
+  return "";
+}
+
+/** @param {{run: any, chosen: string, choose: (cmd: string) => void}} props */
+export function Waterfall({ run, chosen, choose }) {
+  const [opened, setOpened] = useState(/** @type {Set<string>} */ (new Set()));
+  const [shown, setShown] = useState(PAGE);
+  const { lanes, start } = run.timeline;
+  const ended = run.finished_at !== null;
+  if (!ended) tick.value;
+  const end = ended ? run.timeline.end : Math.max(run.timeline.end, now() * 1000);
+  const [fold, setFold] = useState(true);
+  const idle = useMemo(() => idleOf(lanes, start, end), [lanes, Math.round((end - start) / 1e6)]);
+  const scale = scaleOf(lanes, start, end, fold);
+  const rows = rowsOf(lanes, opened);
+  const ticks = fold && idle.length ? [] : ticksOf(end - start, innerWidth < 760 ? 3 : 6);
+  const kinds = new Set(lanes.flatMap((/** @type {Lane} */ lane) => (lane.kind === "run" ? [] : lane.spans.map((span) => span.kind))));
+  const outcomes = new Set(lanes.flatMap((/** @type {Lane} */ lane) => lane.spans.map((span) => span.outcome)));
+
+  /** @param {string} id */
+  function toggle(id) {
+    const next = new Set(opened);
+    if (!next.delete(id)) next.add(id);
+    setOpened(next);
+  }
+
+  return html`<div class="waterfall card">
+    <div class="legend">
+      ${LEGEND.filter((kind) => kinds.has(kind)).map((kind) => html`<span><i class=${`bar ${kind.replace(" ", "-")}`}></i>${WORDS[kind]}</span>`)}
+      ${outcomes.has("RETRY") && html`<span><i class="bar warn"></i>failed, tried again</span>`}
+      ${(outcomes.has("FAILURE") || outcomes.has("LOST")) && html`<span><i class="bar bad"></i>failed</span>`}
+      <span class="spacer"></span>
+      ${idle.length > 0 && html`<button class="plain small" aria-pressed=${fold} onClick=${() => setFold(!fold)}>${fold ? "Show idle time" : "Fold idle time"}</button>`}
+    </div>
+    <div class="axis" aria-hidden="true"><div></div><div class="track">
+      ${ticks.map((t) => html`<span class="tick" style=${{ left: `${scale.place(start + t) * 100}%` }}>${t === 0 ? "0" : length(t / 1e6)}</span>`)}
+      ${scale.breaks.map((each) => html`<span class="break-label" style=${{ left: `${((each.from + each.to) / 2) * 100}%` }}>${length(each.us / 1e6)}</span>`)}
+    </div></div>
+    <ol class="lanes">
+      ${rows.slice(0, shown).map(({ lane, members }) => html`<${LaneRow} key=${lane.cmd + lane.kind} lane=${lane} members=${members} scale=${scale} end=${end} ticks=${ticks} start=${start}
+        chosen=${chosen !== "" && chosen === lane.cmd} open=${opened.has(lane.cmd)} press=${() => (members.length ? toggle(lane.cmd) : choose(lane.cmd))} />`)}
+    </ol>
+    ${rows.length > shown && html`<button class="more" onClick=${() => setShown(shown + 5 * PAGE)}>Show ${Math.min(rows.length - shown, 5 * PAGE)} more of ${rows.length - shown}</button>`}
+    ${run.timeline.left_out > 0 && html`<p class="faint pad">${run.timeline.left_out} more are not drawn; the events have all of them.</p>`}
+  </div>`;
+}
+
+/** @param {{lane: Lane, members: Lane[], scale: any, start: number, end: number, ticks: number[], chosen: boolean, open: boolean, press: () => void}} props */
+function LaneRow({ lane, members, scale, start, end, ticks, chosen, open, press }) {
+  const attempts = members.length ? 0 : Math.max(0, ...lane.spans.map((span) => span.attempt));
+  // Of many that are drawn in one row only what they did is shown.
+  const spans = members.length ? members.flatMap((each) => each.spans.filter((span) => span.kind === "executing" || span.kind === "child")) : lane.spans;
+  const first = spans.reduce((least, span) => Math.min(least, span.start), Infinity);
+  const until = spans.reduce((most, span) => Math.max(most, span.end ?? end), -Infinity);
+  const took = spans.length ? length((until - first) / 1e6) : "";
+  const name = members.length ? `${lane.name} × ${members.length}` : lane.key && lane.kind !== "hook" ? lane.key : lane.name;
+  const state = members.length ? summaryOf(members) : lane.state;
+  const said = [name, members.length ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, attempts > 1 ? `attempt ${attempts}` : "", took].filter(Boolean).join(", ");
+  return html`<li class=${`lane ${lane.kind} ${chosen ? "chosen" : ""}`}>
+    <button class="name" onClick=${press} aria-label=${said} aria-expanded=${members.length ? open : undefined} disabled=${!members.length && lane.kind !== "step" && lane.kind !== "child"}>
+      ${members.length ? html`<span class="fold" aria-hidden="true">${open ? "▾" : "▸"}</span>`
+      : lane.kind === "step" || lane.kind === "child" || lane.kind === "run" ? html`<${State} state=${lane.state} quiet />`
+      : html`<span class=${`kind ${lane.kind}`} aria-hidden="true"></span>`}
+      <span class="label">${lane.undoes ? html`<span class="undo" title="compensation">↩ </span>` : ""}${cut(name, 60)}${members.length ? html`<span class="faint"> ${state}</span>` : ""}</span>
+      ${attempts > 1 && html`<span class="tag">×${attempts}</span>`}
+    </button>
+    <div class="track" onClick=${() => (members.length || lane.kind === "step" || lane.kind === "child") && press()}>
+      ${ticks.map((t) => html`<i class="line" style=${{ left: `${scale.place(start + t) * 100}%` }}></i>`)}
+      ${scale.breaks.map((/** @type {any} */ each) => html`<i class="break" style=${{ left: `${each.from * 100}%`, width: `${(each.to - each.from) * 100}%` }}></i>`)}
+      ${spans.slice(0, 300).map((span) => {
+        const left = scale.place(span.start);
+        const width = scale.place(span.end ?? end) - left;
+        const words = `${WORDS[span.kind] ?? span.kind}${span.attempt > 1 ? `, attempt ${span.attempt}` : ""}: ${length(((span.end ?? end) - span.start) / 1e6)}${span.end === null ? " so far" : ""}${span.worker ? ` on ${span.worker}` : ""}${span.outcome ? `, ${span.outcome.toLowerCase()}` : ""}`;
+        return html`<i class=${`bar ${span.kind.replace(" ", "-")} ${toneOf(span)} ${span.end === null ? "open" : ""}`} title=${words} style=${{ left: `${left * 100}%`, width: `${width * 100}%` }}></i>`;
+      })}
+      ${took && html`<span class="took" style=${{ left: `${scale.place(until) * 100}%` }}>${took}</span>`}
+    </div>
+  </li>`;
+}

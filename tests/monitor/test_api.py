@@ -1,0 +1,140 @@
+"""The JSON API: what pages are made of, and what actions do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from monitor_shop import asks, fails, sleeps, total
+
+from holdfast import App
+
+
+def act(client: httpx.Client, name: str, **order: Any) -> Any:
+    return client.post(f"/api/actions/{name}", json=order, headers={"x-holdfast-action": name})
+
+
+def until(ask: Callable[[], Any], timeout: float = 20) -> Any:
+    end = time.monotonic() + timeout
+    while not (found := ask()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+def test_runs_come_in_pages_that_neither_overlap_nor_leave_a_gap(shop: App, client: httpx.Client) -> None:
+    for i in range(7):
+        total.options(id=f"r{i}").start(i)
+    first = client.get("/api/runs", params={"limit": 3}).json()
+    second = client.get("/api/runs", params={"limit": 3, "after": first["after"]}).json()
+    third = client.get("/api/runs", params={"limit": 3, "after": second["after"]}).json()
+    assert [run["id"] for page in (first, second, third) for run in page["runs"]] == [f"r{i}" for i in range(6, -1, -1)]
+    assert third["after"] is None
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_filter_finds_runs_by_status_workflow_data_and_age(client: httpx.Client) -> None:
+    total.options(id="mine").start(1).result(timeout=20)
+    total.options(id="other").start(1, 7).result(timeout=20)
+    fails.options(id="bad").start("x").result(timeout=20, propagate=False)
+
+    def found(filter: str) -> list[str]:
+        return [run["id"] for run in client.get("/api/runs", params={"q": filter}).json()["runs"]]
+
+    assert found("status:failed") == ["bad"]
+    assert found("workflow:to* data.customer=42") == ["mine"]
+    assert found("started:<1h workflow:total") == ["other", "mine"]
+    assert found("started:>1h") == []
+    assert found("ot") == ["other"]
+    counts = client.get("/api/counts", params={"q": "status:failed workflow:total"}).json()["counts"]
+    assert (counts["SUCCESS"], counts["FAILURE"]) == (2, 0)
+
+
+def test_a_filter_that_cannot_be_read_says_what_is_known(client: httpx.Client) -> None:
+    answer = client.get("/api/runs", params={"q": "state:failed"})
+    assert answer.status_code == 400
+    assert "there is no state:; known: status:" in answer.json()["error"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_run_has_its_reason_its_attempts_its_times_and_its_values(client: httpx.Client) -> None:
+    total.options(id="t").start(1).result(timeout=20)
+    run = client.get("/api/run", params={"id": "t"}).json()
+    assert (run["status"], run["why"]["text"], run["result"]) == ("SUCCESS", "succeeded", 4)
+    assert run["data"] == {"customer": 42}
+    assert [(step["name"], step["attempts"]) for step in run["steps"]] == [("add", 1), ("flaky", 2)]
+    lanes = {lane["name"]: lane for lane in run["timeline"]["lanes"]}
+    outcomes = [span["outcome"] for span in lanes["flaky"]["spans"] if span["kind"] == "executing"]
+    assert outcomes == ["RETRY", "SUCCESS"]
+    events = client.get("/api/run/events", params={"id": "t"}).json()["events"]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert client.get("/api/run/events", params={"id": "t", "after": 2}).json()["events"] == events[2:]
+    tree = client.get("/api/run/tree", params={"id": "t"}).json()
+    assert [child["name"] for child in tree["children"]] == ["add", "flaky"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_an_error_has_its_traceback(client: httpx.Client) -> None:
+    fails.options(id="bad").start("boom").result(timeout=20, propagate=False)
+    error = client.get("/api/run", params={"id": "bad"}).json()["error"]
+    assert (error["type"], error["message"]) == ("ValueError", "boom")
+    assert "raise ValueError(text)" in error["traceback"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_hook_that_waits_is_listed_and_can_be_answered(shop: App, client: httpx.Client) -> None:
+    run = asks.options(id="a").start("ann")
+    hooks = until(lambda: client.get("/api/hooks").json()["hooks"])
+    assert [(hook["run_id"], hook["name"], hook["key"]) for hook in hooks] == [("a", "approval", "ann")]
+    assert act(client, "send", id="a", hook="approval", key="ann", payload={"ok": True}).status_code == 200
+    assert run.result(timeout=20) == "ann: {'ok': True}"
+    until(lambda: not client.get("/api/hooks").json()["hooks"])
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_run_is_paused_resumed_cancelled_retried_and_forked(client: httpx.Client) -> None:
+    run = sleeps.options(id="s").start()
+    until(lambda: run.status == "WAITING")
+    assert act(client, "pause", id="s", reason="wait for ann").status_code == 200
+    until(lambda: run.status == "PAUSED")
+    assert client.get("/api/run", params={"id": "s"}).json()["why"]["text"] == "wait for ann"
+    assert act(client, "resume", id="s").status_code == 200
+    until(lambda: run.status == "WAITING")
+    assert act(client, "cancel", id="s", reason="no longer needed").status_code == 200
+    until(lambda: run.status == "CANCELLED")
+    assert act(client, "retry", id="s").status_code == 200
+    until(lambda: run.status == "WAITING")
+    fork = act(client, "fork", id="s", at=1).json()["id"]
+    assert client.get("/api/run", params={"id": fork}).json()["forked_from"] == "s"
+
+
+def test_an_action_that_makes_no_sense_is_refused_with_the_reason(shop: App, client: httpx.Client) -> None:
+    sleeps.options(id="s").start()
+    answer = act(client, "resume", id="s")
+    assert answer.status_code == 409
+    assert "only PAUSED and STUCK runs can be resumed" in answer.json()["error"]
+    assert act(client, "cancel", id="nobody").status_code == 404
+    assert act(client, "fork", id="s").status_code == 400
+
+
+@pytest.mark.usefixtures("worker")
+def test_workflows_workers_and_schedules_are_listed(client: httpx.Client) -> None:
+    for i in range(3):
+        total.start(i).result(timeout=20)
+    fails.start("x").result(timeout=20, propagate=False)
+    known = {each["name"]: each for each in client.get("/api/workflows").json()["workflows"]}
+    assert known["total"]["counts"] == {"SUCCESS": 3}
+    assert (known["total"]["success_rate"], known["fails"]["success_rate"]) == (1, 0)
+    assert known["asks"]["success_rate"] is None
+    [worker] = client.get("/api/workers").json()["workers"]
+    assert worker["alive"]
+    [schedule] = until(lambda: client.get("/api/schedules").json()["schedules"])
+    assert schedule["name"] == "nightly"
+    assert act(client, "pause_schedule", id="nightly", reason="holiday").status_code == 200
+    [schedule] = client.get("/api/schedules").json()["schedules"]
+    assert (schedule["paused"], schedule["reason"]) == (True, "holiday")
+    started = act(client, "trigger_schedule", id="nightly").json()["id"]
+    assert client.get("/api/run", params={"id": started}).status_code == 200

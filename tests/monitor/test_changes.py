@@ -1,0 +1,54 @@
+"""The stream of changes: told at once, nothing missed after a break, asked for in one place."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from monitor_shop import asks, sleeps
+
+from holdfast import App
+
+
+def next_version(client: httpx.Client, what: str, seen: str = "", last_event_id: str = "") -> str:
+    """What the stream says first."""
+    headers = {"last-event-id": last_event_id} if last_event_id else {}
+    with client.stream("GET", "/api/changes", params={"what": what, "seen": seen}, headers=headers) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        for line in stream.iter_lines():
+            if line.startswith("id: "):
+                return line[4:]
+    raise AssertionError("the stream ended")
+
+
+def test_a_stream_tells_of_what_came_after_the_page_was_read(client: httpx.Client, shop: App) -> None:
+    before = client.get("/api/runs").json()["version"]
+    sleeps.options(id="s").start()
+    after = next_version(client, "runs", seen=before)
+    assert after != before
+    assert after == client.get("/api/runs").json()["version"]
+
+
+def test_a_stream_that_was_broken_goes_on_with_what_it_has_missed(client: httpx.Client, shop: App) -> None:
+    sleeps.options(id="a").start()
+    first = next_version(client, "runs")
+    sleeps.options(id="b").start()
+    second = next_version(client, "runs", seen="long ago", last_event_id=first)
+    assert second == client.get("/api/runs").json()["version"] != first
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_run_that_goes_on_is_told_and_one_that_is_deleted_too(client: httpx.Client, shop: App) -> None:
+    run = asks.options(id="a").start("ann")
+    seen = client.get("/api/run", params={"id": "a"}).json()["version"]
+    run.send("approval", 1, key="ann")
+    run.result(timeout=20)
+    ended = client.get("/api/run", params={"id": "a"}).json()["version"]
+    assert next_version(client, "run:a", seen=seen) == ended != seen
+    run.delete()
+    assert next_version(client, "run:a", seen=ended) == "gone"
+
+
+def test_a_version_stays_while_nothing_happens(client: httpx.Client, shop: App) -> None:
+    sleeps.options(id="s").start()
+    for path in ("/api/runs?q=started:<1h", "/api/run?id=s", "/api/workflows", "/api/hooks", "/api/schedules"):
+        assert client.get(path).json()["version"] == client.get(path).json()["version"]
