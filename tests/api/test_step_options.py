@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import process_steps
+import pydantic
 import pytest
 from waiting import wait_until
 
@@ -28,6 +29,7 @@ from holdfast import (
     StepTimeoutError,
     UnknownNameError,
     WrongContextError,
+    sleep,
     this_step,
     wf,
 )
@@ -789,3 +791,24 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_step_that_fails_to_validate_is_caught_as_that_also_on_replay(app: App) -> None:
+    class Priced(pydantic.BaseModel):
+        price: int
+
+    @app.step(max_retries=0)
+    def read(text: str) -> int:
+        return Priced(price=text).price  # type: ignore[arg-type]
+
+    @app.workflow
+    async def order() -> str:
+        try:
+            read("a lot")
+        except pydantic.ValidationError as error:
+            await sleep("1d")
+            return str(error.errors()[0]["loc"][0])
+        return "not reached"
+
+    with TestApp(app):
+        assert order.start().result() == "price"

@@ -16,6 +16,7 @@ from holdfast.api.checks import (
     duration_of,
     error_classes,
     one_of,
+    refuse_local_errors,
     timeout_of,
     to_epoch,
 )
@@ -99,7 +100,7 @@ def step_options(given: dict[str, Any]) -> StepOptions:
     _refuse_unknown(
         options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay", "at_most_once", *SCHEDULING)
     )
-    return StepOptions(
+    made = StepOptions(
         max_retries=_retries(options.pop("max_retries", 3)),
         retry_within=timeout_of("retry_within", options.pop("retry_within", None)),
         backoff=backoff,
@@ -113,6 +114,10 @@ def step_options(given: dict[str, Any]) -> StepOptions:
         queue=check_queue(options.pop("queue", "")),
         **options,
     )
+    if made.pool == "process":
+        refuse_local_errors("retry_for", made.retry_for)
+        refuse_local_errors("no_retry_for", made.no_retry_for)
+    return made
 
 
 def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
