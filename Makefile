@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := .venv-docs
 
-.PHONY: install demo test check torture mutants bench bench-ab bench-peers docs format clean
+.PHONY: install demo test check check-js torture mutants bench bench-ab bench-peers docs format clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -27,6 +27,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q "tests/docs/test_readme.py::test_the_code_of_a_page_works[README.md]"
+
+# The pages need no build step and no Node; this only checks their types.
+check-js:
+	npx --yes --package typescript tsc -p src/holdfast/monitor/static/jsconfig.json
 
 # With CAMPAIGN_MINUTES=10 it is only the campaign, for so long, and ends with a table of what was tried and what was lost.
 torture: $(STAMP)

@@ -381,7 +381,8 @@ class Query(Protocol):
     def runs(self, query: RunQuery) -> list[RunRow]: ...
 
     def counts(self, query: RunQuery, most: int) -> dict[str, int]:
-        """How many runs there are of each status, as a query without its page says; nobody counts beyond `most`."""
+        """How many runs there are of each status, whatever page a query asks for. Nobody counts all of very many: a query
+        for statuses alone counts up to `most` of each, any other its newest `most` runs."""
 
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
         """A run's history after event number `after`, all of it or only the kinds given."""

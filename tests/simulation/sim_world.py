@@ -515,7 +515,8 @@ class World:
     def _have_begun(self) -> bool:
         open_runs = [run.id for run in self.client.runs(_ALL) if run.status not in FINAL]
         return all(
-            any(not isinstance(event, BEFORE_THE_CODE) for event in self.client.events(Which(run_id))) for run_id in open_runs
+            any(not isinstance(event, BEFORE_THE_CODE) for event in self.client.events(Which(run_id)))
+            for run_id in open_runs
         )
 
     # -- clients

@@ -88,6 +88,7 @@ LISTS = {
     "by prefix": RunQuery(prefix="r4999"),
     "of an owner": RunQuery(owner="w1"),
     "the next page": RunQuery(after=1_000),
+    "of workflows": RunQuery(workflow="sh*"),
 }
 
 

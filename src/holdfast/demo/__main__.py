@@ -1,8 +1,10 @@
-"""`python -m holdfast.demo`: all scenarios, in a folder that is thrown away."""
+"""`python -m holdfast.demo`: all scenarios, in a folder that stays, so that their runs can be looked at."""
 
 from __future__ import annotations
 
 import sys
+import tempfile
+from pathlib import Path
 
 from holdfast.demo.play import SCENARIOS, play
 
@@ -13,4 +15,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if play(list(SCENARIOS), None, False, _say) else 1)
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    sys.exit(0 if play(list(SCENARIOS), folder, False, _say) else 1)

@@ -64,10 +64,18 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def play(names: list[str], folder: Path | None, purge: bool, say: Say) -> bool:
-    """Play scenarios one after another; whether each ended as it should."""
+    """Play scenarios one after another; whether each ended as it should. Without a folder nothing is kept."""
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as temporary:
-            return play(names, Path(temporary), purge, say)
+            return _play(names, Path(temporary), purge, say)
+    good = _play(names, folder, purge, say)
+    say("\nlook at these runs in a browser:")
+    python = os.path.relpath(sys.executable)
+    say(f"  {python} -m holdfast -A holdfast.demo.orders --store {folder / 'orders.db'} monitor")
+    return good
+
+
+def _play(names: list[str], folder: Path, purge: bool, say: Say) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     if purge:
         for file in [*folder.glob("orders.db*"), folder / "effects.jsonl"]:

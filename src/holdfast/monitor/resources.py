@@ -70,7 +70,13 @@ class Resources:
     def counts(self, filter: str) -> dict[str, Any]:
         """Of the runs that a filter finds, whatever it says of statuses."""
         query = replace(self.query_of(filter), statuses=())
-        return {"counts": self.app.store.counts(query, COUNTED), "most": COUNTED - 1}
+        counts = self.app.store.counts(query, COUNTED)
+        # Where not all were counted the others are lower bounds too, unless each status was counted on its own.
+        is_all = query == RunQuery()
+        return {
+            "counts": {status: min(n, COUNTED - 1) for status, n in counts.items()},
+            "more": [s for s, n in counts.items() if n >= COUNTED or (not is_all and sum(counts.values()) >= COUNTED)],
+        }
 
     def row(self, run_id: str) -> RunRow:
         row = self.app.store.get(run_id) if "\0" not in run_id else None

@@ -29,7 +29,7 @@ class Dialect:
     marks: Mapping[str, str]
     """`{ordered_join}`: a join whose left side is read first. `{lock}`: rows that are read stay as they are until the end
     of the transaction. `{skip}`: the same, leaving out what others have locked. `{fence}`: a row that is read can't be
-    deleted until then, but be changed."""
+    deleted until then, but be changed. `{unindexed}`: no index is to be chosen for the column that follows."""
     among: str
     """A condition: one of the texts in the parameter {0}."""
     numbered: str
@@ -96,7 +96,7 @@ def _update(table: str, columns: Sequence[str], rows: Sequence[Row]) -> Iterator
 
 SQLITE = Dialect(
     name="sqlite",
-    marks={"ordered_join": "CROSS JOIN", "lock": "", "skip": "", "fence": ""},
+    marks={"ordered_join": "CROSS JOIN", "lock": "", "skip": "", "fence": "", "unindexed": "+"},
     among="IN (SELECT value FROM json_each(:{0}))",
     numbered="IN (SELECT value FROM json_each(:{0}))",
     elements="json_each(CASE WHEN json_valid({0}) THEN {0} ELSE '[]' END) j",

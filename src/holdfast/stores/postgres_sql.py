@@ -61,7 +61,13 @@ def _sql(text: str) -> str:
 
 POSTGRES = Dialect(
     name="postgres",
-    marks={"ordered_join": "JOIN", "lock": "FOR UPDATE", "skip": "FOR UPDATE SKIP LOCKED", "fence": "FOR KEY SHARE"},
+    marks={
+        "ordered_join": "JOIN",
+        "lock": "FOR UPDATE",
+        "skip": "FOR UPDATE SKIP LOCKED",
+        "fence": "FOR KEY SHARE",
+        "unindexed": "",
+    },
     among="= ANY(:{0}::text[])",
     numbered="= ANY(:{0}::bigint[])",
     elements=f"jsonb_array_elements_text((CASE WHEN {{0}} ~ '{TEXTS}' THEN {{0}} ELSE '[]' END)::jsonb) AS j(value)",

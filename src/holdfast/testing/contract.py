@@ -581,12 +581,32 @@ class StoreContract:
         assert ids(statuses=[Status.SUCCESS]) == ["a-1"]
         assert ids(statuses=[Status.SUCCESS, Status.PENDING]) == ["b_1", "a-1"]
         assert ids(workflow="bill") == ["a-2"]
+        assert ids(workflow="bi*") == ["a-2"]
+        assert ids(workflow="b%*") == []
+        assert ids(workflow="*") == ["b_1", "a-2", "a-1"]
         assert ids(parent="a-1") == ["a-2"]
         assert ids(since=since) == ["b_1", "a-2"]
+        assert ids(until=since) == ["a-1"]
         assert ids(prefix="a-") == ["a-2", "a-1"]
         assert ids(prefix="b%") == []
         assert ids(owner="w1") == ["a-2"]
         assert ids(prefix="a-", statuses=[Status.SUCCESS]) == ["a-1"]
+
+    def test_runs_are_counted_by_status_up_to_a_limit(self, store: Store) -> None:
+        self.worker(store)
+        store.create(self.new("done"))
+        (claimed,) = self.claim(store)
+        self.leave(store, claimed.row, Status.SUCCESS)
+        for number in range(4):
+            store.create(self.new(f"r{number}", workflow="bill" if number else "ship"))
+        counts = store.counts(RunQuery(limit=1, after=1), 3)
+        assert (counts["PENDING"], counts["SUCCESS"], counts["FAILURE"]) == (3, 1, 0), (
+            "a page has nothing to do with it"
+        )
+        assert store.counts(RunQuery(), 100)["PENDING"] == 4
+        assert store.counts(RunQuery(workflow="bill"), 100)["PENDING"] == 3
+        assert store.counts(RunQuery(workflow="bill"), 2)["PENDING"] == 2
+        assert store.counts(RunQuery(statuses=[Status.SUCCESS]), 100) == {"SUCCESS": 1}
 
     def test_a_history_can_be_read_in_part(self, store: Store) -> None:
         store.create(self.new(records=[record(1, "A"), record(2, "B"), record(3, "A")]))

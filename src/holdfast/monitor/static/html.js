@@ -1,8 +1,8 @@
 // One place for the libraries: everything else imports from here.
 import { h, render } from "./vendor/preact.js";
 import { useEffect, useMemo, useRef, useState } from "./vendor/preact-hooks.js";
-import { computed, effect, signal } from "./vendor/preact-signals.js";
+import { signal } from "./vendor/preact-signals.js";
 import htm from "./vendor/htm.js";
 
 export const html = htm.bind(h);
-export { computed, effect, render, signal, useEffect, useMemo, useRef, useState };
+export { render, signal, useEffect, useMemo, useRef, useState };

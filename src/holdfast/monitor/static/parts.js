@@ -100,7 +100,7 @@ export function Loading({ rows = 6 }) {
 
 // -- messages that go by themselves
 
-/** @type {import("./html.js").Signal<{text: string, bad: boolean}[]>} */
+/** @type {import("./vendor/preact-signals.js").Signal<{text: string, bad: boolean}[]>} */
 const messages = signal([]);
 
 /** @param {string} text @param {boolean} [bad] */

@@ -32,7 +32,7 @@ function Counts({ filter, version }) {
   return html`<div class="counts" role="group" aria-label="Runs by status">
     ${SHOWN.map((status) => {
       const n = counts?.counts[status] ?? 0;
-      const text = counts === null ? "·" : n > counts.most ? `${counts.most.toLocaleString("en")}+` : n.toLocaleString("en");
+      const text = counts === null ? "·" : n.toLocaleString("en") + (counts.more.includes(status) ? "+" : "");
       return html`<a class=${`count ${STATES[status].tone} ${n ? "" : "none"}`} aria-current=${chosen.includes(status) ? "true" : undefined}
         href=${address({ q: toggleStatus(filter, status), after: null })}>
         <b>${text}</b><${State} state=${status} /></a>`;
@@ -124,7 +124,7 @@ export function Runs() {
       <div class="card" onPointerEnter=${() => { over.current = true; }} onPointerLeave=${() => { over.current = false; }}>
         <table class="runs">
           <thead><tr><th scope="col">State</th><th scope="col">Workflow</th><th scope="col">Run</th><th scope="col" class="wide">What it waits for</th><th scope="col">Started</th><th scope="col" class="right">Took</th></tr></thead>
-          <tbody>${rows.map((run, i) => html`<${Row} key=${run.id} run=${run} chosen=${i === at} />`)}</tbody>
+          <tbody>${rows.map((/** @type {any} */ run, /** @type {number} */ i) => html`<${Row} key=${run.id} run=${run} chosen=${i === at} />`)}</tbody>
         </table>
       </div>
       <nav class="pager" aria-label="Pages">

@@ -59,7 +59,7 @@ export function Shell({ children }) {
       ${about.value && html`<span class="app" title=${about.value.store}>${about.value.app}${about.value.read_only ? html` <span class="tag">read-only</span>` : ""}</span>`}
       <nav aria-label="Pages">${NAV.map(([to, word]) => html`<a href=${link(to)} aria-current=${at === to || (to === "workflows/runs" && at.startsWith(to)) ? "page" : undefined}>${word}</a>`)}</nav>
       <span class="spacer"></span>
-      <span class=${`live ${connection.value}`} role="status"><i aria-hidden="true"></i><span>${connection.value === "live" ? "Live" : connection.value === "lost" ? "Reconnecting" : "…"}</span></span>
+      <span class=${`live is-${connection.value}`} role="status"><i aria-hidden="true"></i><span>${connection.value === "live" ? "Live" : connection.value === "lost" ? "Reconnecting" : "…"}</span></span>
       <button class="plain icon" onClick=${turn} aria-label=${dark ? "Light theme" : "Dark theme"}><svg viewBox="0 0 16 16" aria-hidden="true">${dark ? html`<circle cx="8" cy="8" r="3" /><path d="M8 1.5v1.6M8 12.9v1.6M1.5 8h1.6M12.9 8h1.6M3.4 3.4l1.1 1.1M11.5 11.5l1.1 1.1M12.6 3.4l-1.1 1.1M4.5 11.5l-1.1 1.1" />` : html`<path d="M13.2 9.6A5.6 5.6 0 0 1 6.4 2.8a5.6 5.6 0 1 0 6.8 6.8z" />`}</svg></button>
       <button class="plain icon keys" onClick=${() => setHelp(true)} aria-label="Keys"><kbd>?</kbd></button>
     </header>

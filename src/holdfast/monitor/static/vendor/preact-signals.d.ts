@@ -1,0 +1,2 @@
+export interface Signal<T> { value: T; }
+export function signal<T>(value: T): Signal<T>;
