@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := .venv-docs
 
-.PHONY: install demo test check check-js torture mutants bench bench-peers docs format clean
+.PHONY: install demo test check check-js torture mutants bench bench-ab bench-peers docs format clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -45,6 +45,10 @@ mutants: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py
+
+# This tree against another commit, in turns: make bench-ab REF=main ROUNDS=5 ONLY="many chord"
+bench-ab: $(STAMP)
+	$(BIN)/python benchmarks/ab.py $(REF) $(ONLY) --rounds $(or $(ROUNDS),3)
 
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/bench_peers.py

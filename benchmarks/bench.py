@@ -25,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import cpu
 from floor import floor_ms
 from workflows import (
     LENGTH,
@@ -121,6 +122,12 @@ def in_process(floor: float) -> None:
         row(f"DAG of {WIDTH:,}, a fan", best(3, lambda: fan.start({}).result()), "s")
 
 
+def normalised() -> None:
+    for workload in ("many", "many-plain", "resume"):
+        title, _ = cpu.WORKLOADS[workload]
+        row(f"normalised CPU: {title}", min(cpu.measure(workload)[0] for _ in range(3)), "µs", note=cpu.UNIT)
+
+
 def composed(floor: float) -> None:
     """Chains and chords: what a member costs must not depend on how many there are."""
     worker = Worker()
@@ -143,6 +150,10 @@ def throughput() -> None:
     rows = [app.client.row(run.id) for run in runs]
     took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
     row("1,000 workflows × 5 steps", 5_000 / took, "steps/s", note=f"{took:.2f} s, one worker process")
+    before, more = worker.memory(), 5_000
+    for run in [async_step.start(0) for _ in range(more)]:
+        run.result()
+    row(f"memory that {more:,} more runs leave behind", (worker.memory() - before) / more, "bytes each")
     worker.stop()
 
 
@@ -189,17 +200,10 @@ def resuming() -> None:
             run = then_wait.start(n)
             while run.reason != "sleep":
                 time.sleep(0.01)
-        code = (
-            "import sys,time;sys.path.insert(0,'.');from workflows import app\n"
-            "from holdfast.engine.settings import Settings\n"
-            f"e=app.make_engine(settings=Settings(park_after=60));r=app.get_run({run.id!r})\n"
-            "e.start();t=time.perf_counter();import threading\n"
-            "while not any(l.execution and l.is_idle() and l.row.id==r.id for l in e.runs.values()): e.turn()\n"
-            "print(time.perf_counter()-t);e.stop(0);e.run()"
-        )
+        code = f"import cpu;from workflows import app\nprint(cpu.resume({run.id!r})[1])"
         out = subprocess.run(
             [sys.executable, "-c", code], cwd=Path(__file__).parent, env={**os.environ, "HOLDFAST_STORE": app.store_url},
-            capture_output=True, text=True, check=True,
+            stdout=subprocess.PIPE, text=True, check=True,
         )  # fmt: skip
         row(f"resume of {n:,} completed steps, fresh process", float(out.stdout) * 1e3, "ms")
         run.cancel()
@@ -304,6 +308,7 @@ def main() -> None:
         in_process(floor)
         composed(floor)
         row("floor once more", floor_ms(folder, "FULL"), "ms")
+        normalised()
         throughput()
         across_processes()
         resuming()

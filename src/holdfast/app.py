@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import hashlib
 import inspect
 import logging
@@ -54,20 +55,19 @@ if TYPE_CHECKING:
     from holdfast.engine.settings import Settings
 
 
+_STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The machine's time."""
 
     def now(self) -> int:
         return time.time_ns() // 1_000
 
-    def monotonic(self) -> float:
-        return time.clock_gettime(_STEADY)
+    monotonic = staticmethod(functools.partial(time.clock_gettime, _STEADY))
 
     def random(self) -> float:
         return random.random()
-
-
-_STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def without_password(url: str) -> str:

@@ -94,11 +94,16 @@ class StepError(HoldfastError):
         self.type_name = type_name
         self.traceback = traceback
 
+    def __str__(self) -> str:
+        kind = self.type_name.rpartition(":")[2].rpartition(".")[2]
+        return f"{kind}: {super().__str__()}".removesuffix(": ") if kind else super().__str__()
+
 
 def in_words(error: BaseException) -> str:
     """An exception in messages: its type and its text, if it has one. A stand-in goes by what it stands for."""
-    kind = error.type_name.rpartition(":")[2].rpartition(".")[2] if isinstance(error, StepError) else ""
-    return f"{kind or type(error).__name__}: {text_of(error)}".removesuffix(": ")
+    if isinstance(error, StepError) and error.type_name:
+        return text_of(error)
+    return f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
 
 
 class StepTimeoutError(HoldfastError, TimeoutError):

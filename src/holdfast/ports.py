@@ -49,7 +49,8 @@ class StepState(StrEnum):
 
 
 class RunRow(msgspec.Struct, kw_only=True, gc=False):
-    """A run without its history. `no` is the store's own number for it."""
+    """A run without its history. `no` is the store's own number for it. `end_seq` is that of the event that ended it; of a
+    run that goes on, that of the last event when its row was written, or 0."""
 
     no: int
     app: str
@@ -160,16 +161,16 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     """What one commit does to one run and because of it."""
 
     no: int
-    records: list[Record] = []
-    consumed: list[int] = []
+    records: Sequence[Record] = ()
+    consumed: Sequence[int] = ()
     columns: dict[str, Any] = {}
-    children: list[NewRun] = []
-    messages: list[Message] = []
-    attributes: list[tuple[str, str, bytes]] = []
-    dropped_attributes: list[tuple[str, str]] = []
-    streamed: list[tuple[str, int, int, bytes]] = []
-    signals: list[Emission | Subscription | Unsubscription] = []
-    news: list[Emission] = []
+    children: Sequence[NewRun] = ()
+    messages: Sequence[Message] = ()
+    attributes: Sequence[tuple[str, str, bytes]] = ()
+    dropped_attributes: Sequence[tuple[str, str]] = ()
+    streamed: Sequence[tuple[str, int, int, bytes]] = ()
+    signals: Sequence[Emission | Subscription | Unsubscription] = ()
+    news: Sequence[Emission] = ()
 
 
 class Emission(msgspec.Struct, kw_only=True, gc=False):
@@ -288,7 +289,8 @@ class Committed(msgspec.Struct):
 
 
 class WorkerRow(msgspec.Struct, kw_only=True):
-    """A worker: what its code knows by `names`, and the schedules that its code declares."""
+    """A worker: what its code knows by `names`, and the schedules that its code declares. `damage` says what of it could
+    not be read."""
 
     id: str
     app: str
@@ -300,6 +302,7 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     address: str = ""
     started_at: int = 0
     lease_until: int = 0
+    damage: str = ""
 
 
 class RunQuery(msgspec.Struct, kw_only=True):
@@ -321,7 +324,8 @@ class RunQuery(msgspec.Struct, kw_only=True):
 
 class ScheduleRow(msgspec.Struct, kw_only=True):
     """What starts runs of `workflow` by the clock. `active` is the run that it started last, and `is_active` whether
-    that run goes on; ticks that are `queued` wait for its end. Each change makes a new `revision`."""
+    that run goes on; ticks that are `queued` wait for its end. Each change makes a new `revision`. `damage` says what of
+    it could not be read."""
 
     name: str
     workflow: str
@@ -335,6 +339,7 @@ class ScheduleRow(msgspec.Struct, kw_only=True):
     is_active: bool = False
     queued: list[int] = []
     revision: int = 0
+    damage: str = ""
 
 
 class ScheduleChange(msgspec.Struct, kw_only=True):
@@ -424,6 +429,10 @@ class Store(Query, Protocol):
         """Find out whether what the store stands on is still there; StoreLostError if it was deleted or replaced, and
         from then on from every method. A life lock that others no longer find is taken again. Cheap: engines ask once a
         second."""
+
+    def strain(self) -> str:
+        """What weighs on the store without keeping it from working, and what to do about it; empty if nothing does. What
+        can be done here is done."""
 
     # -- workers
 

@@ -91,10 +91,11 @@ class Registry(Owner, abc.ABC):
         /,
         *,
         name: str | None = None,
-        max_retries: int = 3,
+        max_retries: int | None = 3,
         retry_delay: RetryDelay = "fixed",
         retry_jitter: float | bool = 0.0,
         retry_max_delay: Duration | None = None,
+        retry_within: Duration | None = None,
         timeout: Duration | None = "60s",
         stall_timeout: Duration | None = None,
         retry_for: ErrorClasses | None = None,
@@ -128,7 +129,7 @@ class Registry(Owner, abc.ABC):
         /,
         *,
         name: str | None = None,
-        max_retries: int = 0,
+        max_retries: int | None = 0,
         retry_delay: RetryDelay = 0,
         retry_for: ErrorClasses | None = None,
         timeout: Duration | None = None,
@@ -250,7 +251,8 @@ class Registry(Owner, abc.ABC):
         return list(self._schedules.values())
 
     def find_step(self, name: str) -> StepDefinition:
-        return self._find(self._steps, "step", name)
+        found = self._steps.get(name) if self._included else None
+        return found if found is not None else self._find(self._steps, "step", name)
 
     def find_workflow(self, name: str) -> WorkflowDefinition:
         if is_own(name) and name in _built_ins():
@@ -274,7 +276,8 @@ class Registry(Owner, abc.ABC):
     def max_attempts(self) -> dict[str, int]:
         """How often each step may be tried."""
         self.load()
-        return {name: definition.options.max_retries + 1 for name, definition in self._steps.items()}
+        retries = {name: definition.options.max_retries for name, definition in self._steps.items()}
+        return {name: number + 1 for name, number in retries.items() if number is not None}
 
     def known_names(self) -> list[str]:
         """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""
@@ -306,24 +309,43 @@ class Registry(Owner, abc.ABC):
         condition = check_where(event, where)
 
         def subscribe(function: F) -> F:
-            self._subscribe(event, condition, function)
+            self._subscribe(event, condition, function, f"@app.on({event!r})")
             return function
 
         return subscribe
 
-    def _subscribe(self, event: str, where: dict[str, Scalar], function: Any) -> None:
+    @overload
+    def on_failure(self, function: F, /) -> F: ...
+    @overload
+    def on_failure(self, /, *, where: Where | None = None) -> Callable[[F], F]: ...
+    def on_failure(self, function: Any = None, /, *, where: Where | None = None) -> Any:
+        """Start the step or workflow below for each run of this app that fails for good or needs a person (STUCK), with
+        the facts as its argument: `run_id`, `workflow`, `status`, `error`, `reason`. `where={"workflow": "order"}` says
+        of which. It is `@app.on("run.failed")` and `@app.on("run.stuck")` of this app in one."""
+        if function is not None:
+            return self.on_failure()(function)
+        condition = {"app": self.name, **check_where("run.failed", where)}
+
+        def subscribe(function: F) -> F:
+            for event in ("run.failed", "run.stuck"):
+                self._subscribe(event, condition, function, "@app.on_failure")
+            return function
+
+        return subscribe
+
+    def _subscribe(self, event: str, where: dict[str, Scalar], function: Any, what: str) -> None:
         if not is_decorated(function):
-            raise DefinitionError(f"@app.on({event!r}) goes above @app.workflow or @app.step, not on {show(function)}")
+            raise DefinitionError(f"{what} goes above @app.workflow or @app.step, not on {show(function)}")
         definition: StepDefinition | WorkflowDefinition = function._definition
         if function._app is not self:
             raise DefinitionError(
-                f"@app.on({event!r}): {function!r} belongs to app {function._app.name!r}; use the `on` of that app"
+                f"{what}: {function!r} belongs to app {function._app.name!r}; use that of its own app"
             )
         signature = definition.signature
         takes_payload = next((n == 1 for n in (1, 0) if _can_take(signature, n)), None)
         if takes_payload is None:
             raise DefinitionError(
-                f"@app.on({event!r}): {definition.name}{signature} can't be called with one argument, the event's payload"
+                f"{what}: {definition.name}{signature} can't be called with one argument, the event's payload"
             )
         known = self._subscribers.get((event, definition.name))
         wheres = [each for each in (known.where if known is not None else ()) if each != where]

@@ -33,7 +33,7 @@ from holdfast import (
 )
 from holdfast.api import client as client_module
 from holdfast.app import SystemClock
-from holdfast.engine.live import LiveRun
+from holdfast.engine.run import LiveRun
 from holdfast.engine.settings import Settings
 from holdfast.testing import TestApp
 
@@ -921,6 +921,72 @@ def test_a_fork_can_replace_the_input(app: App) -> None:
         run.result()
         assert run.fork(at=1, input=("chandelier",)).result() == "charged 10"
         assert world.calls(price) == [("lamp",), ("chandelier",)]
+
+
+def test_an_input_that_does_not_fit_is_refused_before_the_fork(app: App) -> None:
+    _, _, flow = forkable(app)
+    with TestApp(app):
+        run = flow.start("lamp")
+        run.result()
+        with pytest.raises(ArgumentError, match="flow"):
+            run.fork(at=1, input=(["no", "text"],))
+        assert len(app.runs()) == 1
+
+
+def test_a_fork_that_leads_the_code_elsewhere_is_told_so(app: App) -> None:
+    @app.step
+    def price(item: str) -> int:
+        return 4
+
+    @app.workflow
+    async def order(item: str) -> int:
+        await sleep(1 if price(item) < 10 else 60)
+        return price(item)
+
+    with TestApp(app, check_replay=False) as world:
+        run = order.options(id="o-1").start("lamp")
+        run.result()
+        at = seq_of(run, "StepCompleted", "price")
+        forked = run.fork(at=seq_of(run, "TimerFired"), input=("chandelier",), replace={at: 4})
+        assert forked.result() == 4  # other arguments alone are a warning
+
+        @app.workflow(name="order2")
+        async def other(go: bool) -> int:
+            return price("a") if go else 0
+
+        first = other.start(True)
+        first.result()
+        forked = first.fork(at=seq_of(first, "StepCompleted", "price"), input=(False,))
+        world.settle()
+        assert forked.status == "STUCK"
+        assert f"This is a fork of run {first.id}" in forked.reason
+        assert "the code asks for nothing more: it has returned" in forked.reason
+        assert "wf.patched" not in forked.reason
+
+
+def test_code_that_differs_from_itself_is_told_to_look_for_what_is_not_recorded(app: App) -> None:
+    calls: list[int] = []
+
+    @app.workflow
+    async def order() -> None:
+        calls.append(1)
+        wf.set_data(f"seen {len(calls)}", 1)
+        await sleep("1d")
+
+    with TestApp(app, check_replay=False) as world:
+        run = order.start()
+        world.settle()
+        run.pause()
+        world.settle()
+        run.resume()
+        world.settle()
+        assert run.status == "STUCK"
+        assert "the history has set_data 'seen 1' 1, the code asks for set_data 'seen 2' 1" in run.reason
+        assert "look for random numbers, the clock, globals" in run.reason
+        assert "Deploy the code" not in run.reason
+        run.resume()
+        world.settle()
+        assert "Deploy the code" in run.reason  # nobody knows any more who made the history
 
 
 def test_a_fork_can_turn_a_failure_into_a_result(app: App) -> None:

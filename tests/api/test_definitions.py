@@ -12,7 +12,15 @@ import pytest
 from waiting import wait_until
 
 import holdfast
-from holdfast import App, ArgumentError, DefinitionError, DuplicateNameError, UnknownNameError, WrongContextError
+from holdfast import (
+    App,
+    ArgumentError,
+    DefinitionError,
+    DuplicateNameError,
+    FatalError,
+    UnknownNameError,
+    WrongContextError,
+)
 from holdfast.default_app import default_app
 from holdfast.testing import TestApp
 
@@ -406,6 +414,8 @@ def test_an_app_has_a_plain_name(name: object) -> None:
         ({"retry_for": [ValueError, "KeyError"]}, "retry_for: 'KeyError' is not an exception class"),
         ({"retry_for": 5}, "retry_for=5"),
         ({"no_retry_for": (int,)}, "no_retry_for: <class 'int'> is not an exception class"),
+        ({"retry_for": [SystemExit]}, "retry_for: SystemExit is never retried, as it is no Exception"),
+        ({"retry_for": [OSError, FatalError]}, "retry_for: FatalError is a FatalError, which is never retried"),
         ({"pool": "fibre"}, "pool='fibre': give 'thread' or 'process'"),
         ({"max_retry": 5}, "max_retry.*known: .*max_retries"),
         ({"name": ""}, "name=''"),
@@ -418,6 +428,16 @@ def test_bad_step_options_are_refused_where_they_are_written(app: App, options: 
 
         @app.step(**options)
         def step() -> None: ...
+
+
+def test_an_exception_that_a_process_can_not_find_is_refused_where_it_would_never_match(app: App) -> None:
+    class Local(Exception):
+        pass
+
+    for option in ("retry_for", "no_retry_for"):
+        with pytest.raises(DefinitionError, match=rf"{option}: .*Local is made in a function.*top of a module"):
+            app.step(pool="process", **{option: [Local]})  # type: ignore[call-overload]
+        app.step(name=option, **{option: [Local]})(lambda: None)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

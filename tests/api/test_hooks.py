@@ -23,6 +23,7 @@ from holdfast import (
     HookTokenError,
     RunFinishedError,
     RunNotFoundError,
+    Sent,
     WrongContextError,
     define_hook,
     hook,
@@ -679,3 +680,46 @@ def test_async_twins_send_too(app: App) -> None:
             return await run
 
     assert asyncio.run(main()) == [1, 2]
+
+
+# -- what nobody waits for
+
+
+def test_sending_says_whether_the_run_waited_for_it(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.workflow
+    async def order() -> str:
+        return str(await hook("approval", key="c066"))
+
+    with TestApp(app) as world:
+        run = order.options(id="o-1").start()
+        world.settle()
+        for name, key in (("aproval", "c066"), ("approval", None), ("approval", "c06")):
+            sent = run.send(name, 1, key=key)
+            assert sent.awaited is False
+            what = f"hook {name!r}" + (f" key {key!r}" if key else "")
+            assert sent.note == (
+                f"{what} is kept until run o-1 asks for it; now it waits for hook 'approval' key 'c066', so look at name and key"
+            )
+            assert caplog.messages[-1] == sent.note
+            world.settle()
+        assert len(caplog.messages) == 3
+        assert run.send("approval", "yes", key="c066") == Sent(True)
+        assert run.result() == "yes"
+    assert len(caplog.messages) == 3
+
+
+def test_what_is_sent_ahead_of_its_time_is_no_warning(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.workflow
+    async def order() -> str:
+        await sleep("1d")
+        return str(await hook("approval"))
+
+    with TestApp(app) as world:
+        run = order.options(id="o-1").start()
+        assert run.send("first", 1) == Sent(None)  # nobody has begun with it
+        world.settle()
+        assert run.send("approval", "early") == Sent(
+            False, "hook 'approval' is kept until run o-1 asks for it; now it waits for sleep"
+        )
+        assert run.result() == "early"
+    assert caplog.messages == []

@@ -473,4 +473,4 @@ def test_a_step_that_raises_cancelled_error_of_its_own_fails_like_any_other(app:
         return ""
 
     with TestApp(app):
-        assert flow.start().result() == "StepError: of its own"
+        assert flow.start().result() == "StepError: CancelledError: of its own"

@@ -165,7 +165,14 @@ def test_max_retries_and_retry_for_decide(
 
 @pytest.mark.parametrize(
     ("delay", "seconds"),
-    [(0, [0, 0, 0]), ("fixed", [1, 1, 1]), ("exponential", [1, 2, 4]), ("30s", [30, 60, 90]), ([5, "1m"], [5, 60, 60])],
+    [
+        (0, [0, 0, 0]),
+        ("fixed", [1, 1, 1]),
+        ("exponential", [1, 2, 4]),
+        ("30s", [30, 30, 30]),
+        ("linear", [1, 2, 3]),
+        ([5, "1m"], [5, 60, 60]),
+    ],
 )
 def test_retry_delays_of_workflows_are_exact_and_durable(app: App, delay: Any, seconds: list[float]) -> None:
     @app.workflow(max_retries=3, retry_delay=delay)

@@ -37,6 +37,22 @@ def test_a_payload_that_does_not_fit_is_refused(cli: Cli, asks: str) -> None:
     assert "Approval" in cli("runs", "send", asks, "shop-approval", "maybe", code=2).err
 
 
+def test_an_answer_that_the_run_does_not_wait_for_is_told_and_shown(cli: Cli) -> None:
+    cli("start", "listens", "--id", "l1")
+    cli.wait_for("l1", "WAITING")
+    said = cli("runs", "send", "l1", "word", "hello")
+    assert said.out == "sent word to l1\n"
+    assert "hook 'word' is kept until run l1 asks for it; now it waits for hook 'word' key 'k1'" in said.err
+    assert cli("runs", "send", "l1", "wrod", "hello", "--json").json["awaited"] is False
+    eventually(lambda: len(cli("runs", "show", "l1", "--json").json["unclaimed"]) == 2)
+    shown = cli("runs", "show", "l1", "--json").json["unclaimed"]
+    assert [(each["name"], each["key"], each["payload"]) for each in shown] == [
+        ("word", "", "hello"),
+        ("wrod", "", "hello"),
+    ]
+    assert "kept     hook 'wrod', sent but not asked for so far: \"hello\"" in cli("runs", "show", "l1").out
+
+
 def test_cancel_then_retry(cli: Cli, asks: str) -> None:
     assert cli("runs", "cancel", "as", "--reason", "too late").out == "asked to cancel asks-1\n"
     cli.wait_for(asks, "CANCELLED")
@@ -45,6 +61,13 @@ def test_cancel_then_retry(cli: Cli, asks: str) -> None:
     assert "has ended (CANCELLED)" in said.err
     cli("runs", "retry", asks)
     cli.wait_for(asks, "WAITING")
+
+
+def test_terminate_needs_a_reason_and_shows_it(cli: Cli, asks: str) -> None:
+    assert "--reason" in cli("runs", "terminate", asks, code=2).err
+    assert cli("runs", "terminate", asks, "--reason", "it hung").out == "asked to terminate asks-1\n"
+    cli.wait_for(asks, "CANCELLED")
+    assert "CANCELLED  was terminated: it hung" in cli("runs", "show", asks).out
 
 
 def test_pause_then_resume(cli: Cli, asks: str) -> None:

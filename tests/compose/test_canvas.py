@@ -309,6 +309,38 @@ def test_an_errback_runs_once_for_each_composition_that_fails(steps: Steps) -> N
     assert sorted(kind for kind, _ in steps.called("tell")) == ["Declined", "GroupError"]
 
 
+def test_the_errback_of_a_chords_body_runs_once_if_the_header_fails(steps: Steps) -> None:
+    body = steps.total.s().on_error(steps.tell.s())
+    for canvas in (
+        group(steps.fail.s(1), steps.fail.s(2)) | body,
+        chord([steps.fail.s(1), steps.echo.s(2)], body),
+        chord([steps.fail.s(1), steps.echo.s(2)], body, on_failure="cancel"),
+        steps.echo.s(1) | group(steps.fail.s(), steps.echo.s()) | body | steps.echo.s(),
+        chord([steps.fail.s(1)], (steps.total.s() | steps.echo.s()).on_error(steps.tell.s())),
+    ):
+        steps.calls.clear()
+        with pytest.raises(ChordError, match=r"member \d of the chord's header"):
+            canvas.clone().start().result(10)
+        assert [kind for kind, _ in steps.called("tell")] == ["ChordError"], canvas
+        assert steps.called("total") == []
+
+
+def test_the_errback_of_a_chords_body_runs_beside_that_of_the_chord_and_after_the_last_attempt(steps: Steps) -> None:
+    whole = chord([steps.fail.s(1)], steps.total.s().on_error(steps.tell.s())).on_error(steps.tell.s())
+    with pytest.raises(ChordError):
+        whole.options(max_retries=1).start().result(10)
+    assert steps.called("fail") == [(1,)] * 2
+    assert [kind for kind, _ in steps.called("tell")] == ["ChordError", "ChordError"]
+
+
+def test_the_errback_of_a_chords_body_is_for_its_own_failure_too_and_not_for_success(steps: Steps) -> None:
+    with pytest.raises(Declined):
+        chord([steps.echo.s(1)], steps.fail.s().on_error(steps.tell.s())).start().result(10)
+    assert [kind for kind, _ in steps.called("tell")] == ["Declined"]
+    assert chord([steps.echo.s(1)], steps.total.s().on_error(steps.tell.s())).start().result(10) == 1
+    assert len(steps.called("tell")) == 1
+
+
 def test_an_errback_does_not_run_on_success_and_its_failure_changes_nothing(steps: Steps) -> None:
     assert steps.echo.s(1).on_error(steps.tell.s()).start().result(10) == 1
     assert steps.called("tell") == []

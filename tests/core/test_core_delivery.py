@@ -327,7 +327,7 @@ def test_an_event_that_fits_nothing_is_refused() -> None:
     run = world(flow)
     event = run.completed(run.step("a"))
     event.cmd = "1s7"
-    with pytest.raises(NondeterminismError, match="nothing that waits"):
+    with pytest.raises(NondeterminismError, match="the code asks for nothing like it, but waits for step 'a'"):
         run.deliver(event)
 
 

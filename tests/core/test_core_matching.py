@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from core_code import a, b, c, code, deploy, kid, p, world
+from core_code import Broken, a, b, c, code, deploy, kid, p, world
 from core_world import World
 
 from holdfast import NondeterminismError, hook, sleep, wf
@@ -244,7 +244,7 @@ def test_a_command_that_the_history_lacks_shows_both_sides_and_the_line(what: st
     run = world(before)
     run.complete(run.step("a"))
     error = diverges(deploy(run, after))
-    assert error.recorded == "no such thing"
+    assert error.recorded == "no such thing, but step 'a'"
     assert error.asked.startswith(
         {"child": "child 'kid'", "data": "set_data 'k'", "hook": "hook 'h'", "time": "utc_now"}[what]
     )
@@ -384,3 +384,90 @@ def test_the_code_of_a_finished_run_must_return_as_before() -> None:
     assert execution.ended is not None
     assert execution.take() == ([], [])
     assert code(flow).find_workflow("flow").name == "flow"
+
+
+# -- what a divergence says
+
+
+@pytest.mark.parametrize(
+    ("ends", "says"),
+    [("raises", "nothing more: it raised Broken: new check"), ("returns", "nothing more: it has returned")],
+)
+def test_code_that_ends_before_what_is_recorded_shows_how(ends: str, says: str) -> None:
+    async def before() -> Any:
+        await sleep(5)
+        return await b()
+
+    async def after() -> Any:
+        if ends == "raises":
+            raise Broken("new check")  # here
+
+    run = world(before)
+    run.fire()
+    error = diverges(deploy(run, after))
+    assert error.recorded == "a timer of 5 s (event 2)"
+    assert error.asked == says
+    assert (__file__ in error.line) == (ends == "raises")
+
+
+def test_a_step_that_is_gone_shows_what_the_code_waits_for_instead() -> None:
+    async def before() -> Any:
+        await a()
+        return await hook("go")
+
+    async def after() -> Any:
+        return await hook("go")
+
+    run = world(before)
+    run.complete(run.step("a"))
+    error = diverges(deploy(run, after))
+    assert error.recorded == "no such thing, but step 'a'"
+    assert error.asked == "hook 'go'"
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_hook_with_a_new_name_is_shown_beside_the_old_one(later: bool) -> None:
+    async def before() -> Any:
+        await hook("go")
+        return await b()
+
+    async def after() -> Any:
+        await hook("start")
+        return await b()
+
+    run = world(before)
+    run.wake()
+    if later:
+        run.send("go")
+    error = diverges(deploy(run, after))
+    assert error.recorded == "hook 'go'"
+    assert error.asked == "hook 'start'"
+    assert "If 'start' is 'go' under a new name, keep the old one. Deploy the code" in str(error)
+
+
+def test_a_step_with_a_new_name_is_told_how_to_keep_the_old_one() -> None:
+    async def before() -> Any:
+        return await a(7)
+
+    async def after() -> Any:
+        return await b(7)
+
+    run = world(before)
+    run.complete(run.step("a"))
+    assert "If 'b' is 'a' under a new name, keep the old one: name='a'. " in str(diverges(deploy(run, after)))
+
+
+def test_an_input_that_does_not_fit_the_code_any_more_is_told() -> None:
+    async def before() -> Any:
+        return await a()
+
+    async def after(more: int) -> Any:
+        return await a(more)
+
+    run = world(before)
+    run.complete(run.step("a"))
+    error = diverges(deploy(run, after))
+    assert "nothing: its input doesn't fit it (TypeError: " in error.asked
+    assert "missing 1 required positional argument: 'more'" in error.asked
+    assert "Give new parameters a default" in str(error)
+    assert "wf.patched" not in str(error)

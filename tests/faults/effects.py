@@ -11,6 +11,7 @@ import datetime as dt
 import json
 import logging
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -479,6 +480,8 @@ async def killer(how: str) -> None:
         os._exit(7)
     elif how == "segfault":
         ctypes.string_at(0)
+    elif how == "freeze":
+        re.match(r"(a+)+$", "a" * 40 + "b")  # native code that holds the interpreter, for longer than anybody waits
     else:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import time
 
 import effects
 import pytest
@@ -78,3 +80,29 @@ def test_a_run_whose_killing_code_was_corrected_goes_on(world: World) -> None:
     run.resume()
     assert run.result(timeout=20) is None
     world.check_histories()
+
+
+IMPATIENT = "import holdfast.cli.worker as w; w.FROZEN = 1.0; from holdfast.cli import main; main()"
+
+
+def test_a_worker_whose_interpreter_is_held_by_native_code_ends_itself_and_says_where(world: World) -> None:
+    """Nothing in it can run any more, not even its watchdog: whoever supervises it starts another one."""
+    run = effects.killer.options(id="bad").start("freeze")
+    worker = world.python("-c", IMPATIENT, "-A", "effects", "worker")
+    assert worker.wait(60) == -signal.SIGVTALRM
+    assert "effects.py" in world.log()
+    assert "in killer" in world.log()
+    innocent = effects.sequence.start(3)
+    world.worker()
+    assert innocent.result(timeout=20) == 3, "the killer comes last, and innocents go on"
+    assert not run.status.is_final
+
+
+def test_a_worker_that_was_stopped_for_longer_is_not_taken_for_frozen(world: World) -> None:
+    worker = world.python("-c", IMPATIENT, "-A", "effects", "worker")
+    world.until(lambda: worker.pid in world.pids())
+    worker.send_signal(signal.SIGSTOP)
+    time.sleep(1.5)  # longer than it may be frozen, in real time
+    worker.send_signal(signal.SIGCONT)
+    assert effects.sequence.start(3).result(timeout=20) == 3
+    assert worker.poll() is None

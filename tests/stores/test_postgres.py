@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -424,3 +425,32 @@ def test_a_forked_process_opens_connections_of_its_own(store: PostgresStore) -> 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert store.get("r") is not None
     assert store.beat("w1", LEASE)
+
+
+# -- damage
+
+
+@pytest.mark.parametrize("damage", ["{", "[1", "", '["a', '["a", 2]', "null"])
+def test_a_damaged_row_of_a_worker_is_one_that_knows_nothing(
+    store: PostgresStore, other: psycopg.Connection[Any], damage: str
+) -> None:
+    other.execute("UPDATE workers SET names = %s, schedules = %s, listens = %s", (damage, damage, damage))
+    (row,) = store.workers()
+    assert (row.names, row.schedules) == ([], [])
+    assert "names and schedules" in row.damage
+    store.create(new(store, "one"))
+    assert [run.id for run in store.orphans(store.now() + 1_000_000)] == ["one"]
+    store.unregister("w1")
+    assert store.workers() == []
+
+
+def test_what_workers_know_is_read_whatever_their_names_are_made_of(
+    store: PostgresStore, other: psycopg.Connection[Any]
+) -> None:
+    names = ['"quoted"', "back\\slash", "ünï", "new\nline", "a, b", "[]", "\U0001f600"]
+    other.execute("UPDATE workers SET names = %s", (json.dumps(names),))
+    for number, name in enumerate(names):
+        run = new(store, str(number))
+        run.workflow = name
+        store.create(run)
+    assert store.orphans(store.now() + 1_000_000) == []

@@ -69,7 +69,19 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 
 # Methods that need no twin: they don't wait for the store, or their twin is another syntax.
 NO_TWIN: dict[type, set[str]] = {
-    App: {"on", "step", "workflow", "resource", "around_step", "load", "use_store", "close", "worker", "lifespan"},
+    App: {
+        "on",
+        "on_failure",
+        "step",
+        "workflow",
+        "resource",
+        "around_step",
+        "load",
+        "use_store",
+        "close",
+        "worker",
+        "lifespan",
+    },
     Run: {"stream"},  # what it returns is for `async for` as well
     Step: {"options", "submit", "delay", "apply_async", "s", "si", "map", "starmap", "chunks"},
     Workflow: {"options", "submit", "delay", "apply_async", "s", "si"},

@@ -27,6 +27,7 @@ from holdfast import (
     Saga,
     Schedule,
     ScheduleInfo,
+    Sent,
     Status,
     StatusEntry,
     Step,
@@ -343,7 +344,7 @@ async def awaiting_a_run(run: Run[Receipt]) -> None:
     assert_type(await run.astatus(), Status)
     assert_type(await run.ahistory(), list[RunEvent])
     assert_type(await run.afork(12), Run[Receipt])
-    assert_type(await run.asend("approval", {"ok": True}), None)
+    assert_type(await run.asend("approval", {"ok": True}), Sent)
 
 
 def looking_at_an_app() -> None:

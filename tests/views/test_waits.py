@@ -7,7 +7,7 @@ from view_histories import NAMES, SECOND, T0, golden, numbered, row_of
 
 from holdfast.core import events as ev
 from holdfast.ports import Status
-from holdfast.views.waits import hooks_of, open_hooks, waits_of
+from holdfast.views.waits import hooks_of, open_hooks, unclaimed, waits_of
 
 
 def started() -> ev.RunStarted:
@@ -79,3 +79,13 @@ def test_a_new_attempt_begins_without_hooks_and_continuing_as_new_carries_answer
     history = numbered(started(), opened(0), anew, ev.HookOpened(ts=T0 + 9, cmd="3h0", cause=3, name="h"))
     assert open_names(history) == []
     assert hooks_of(history)[1].closed_at == T0 + 9
+
+
+def test_what_was_sent_and_not_asked_for_is_unclaimed() -> None:
+    history = numbered(started(), received("typo"), received(), opened(0), received(), received(key="other"))
+    assert [(each.name, each.key, each.seq) for each in unclaimed(history)] == [
+        ("typo", "", 2),
+        ("h", "", 5),
+        ("h", "other", 6),
+    ]
+    assert unclaimed(numbered(*history, opened(1))) == [history[1], history[5]]

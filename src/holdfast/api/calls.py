@@ -31,16 +31,13 @@ class Call(Coroutine[None, None, R]):
     def __repr__(self) -> str:
         return f"<{self._what}, to be awaited>"
 
-    def _iterator(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[Any, Any, R]:
         if self._future is None:
             self._future = self.begin().__await__()
         return self._future
 
-    def __await__(self) -> Generator[Any, Any, R]:
-        return self._iterator()
-
     def send(self, value: Any) -> Any:
-        return self._iterator().send(value)
+        return self.__await__().send(value)
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
         if self._future is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.core.definitions import Errors
 from holdfast.durations import to_us
-from holdfast.errors import ArgumentError, DefinitionError, HoldfastError
+from holdfast.errors import ArgumentError, DefinitionError, FatalError, HoldfastError
 from holdfast.printing import show, show_error
 
 NAME_LIMIT = 200
@@ -170,4 +170,18 @@ def error_classes(what: str, value: Any) -> Errors | None:
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, BaseException)):
             raise DefinitionError(f"{what}: {show(cls)} is not an exception class")
+        if what == "retry_for" and not (issubclass(cls, Exception) or issubclass(Exception, cls)):
+            raise DefinitionError(f"{what}: {cls.__name__} is never retried, as it is no Exception; leave it out")
+        if what == "retry_for" and issubclass(cls, FatalError):
+            raise DefinitionError(f"{what}: {cls.__name__} is a FatalError, which is never retried; leave it out")
     return classes
+
+
+def refuse_local_errors(what: str, classes: Errors | None) -> None:
+    """A process of its own tells of an exception by name, and no name leads to a class that was made in a function."""
+    for cls in classes or ():
+        if "<locals>" in cls.__qualname__:
+            raise DefinitionError(
+                f"{what}: {cls.__qualname__} is made in a function, where a step with pool='process' can't find it; "
+                "define it at the top of a module"
+            )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 import uuid
@@ -80,8 +79,9 @@ from holdfast.ports import (
     Topic,
 )
 from holdfast.printing import show
-from holdfast.views.entries import Entries, RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.entries import Entries, RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.trace import LIMIT, TraceNode, trace_of
+from holdfast.views.waits import awaits
 
 logger = logging.getLogger("holdfast")
 WARN_AFTER = 2.0  # seconds without a worker
@@ -128,7 +128,7 @@ class Client:
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
         started = ev.RunStarted(
-            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=random.getrandbits(63), flags=FLAGS
+            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=int(self.store.clock.random() * 2**53), flags=FLAGS
         )
         chosen = RunOptions(
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
@@ -228,8 +228,13 @@ class Client:
 
     def _look(self, run: Which) -> tuple[RunRow, bool]:
         """The run, and whether there is an outcome to show and nobody has asked for another one."""
-        orders = self.store.orders(run.id)  # before the row: an order is carried out and consumed in one commit
         row = self.row(run)
+        if row.status == Status.SUCCESS:
+            return row, True
+        if row.status != Status.STUCK and row.status not in FINAL:
+            return row, False
+        orders = self.store.orders(run.id)
+        row = self.row(run)  # after them: an order is carried out and consumed in one commit
         if row.status == Status.STUCK:
             return row, not orders
         return row, row.status in FINAL and (row.status == Status.SUCCESS or "retry" not in orders)
@@ -282,8 +287,10 @@ class Client:
                 return self.codec.decode(end.result), False
         if isinstance(end, ev.RunFailed):
             return self.codec.decode_error(end.error), True
-        reason = f": {end.reason}" if isinstance(end, ev.RunCancelled) and end.reason else ""
-        return RunCancelledError(f"run {row.id} was cancelled{reason}", run_id=row.id), True
+        assert isinstance(end, ev.RunCancelled)
+        reason = f": {end.reason}" if end.reason else ""
+        how = "terminated" if end.terminated else "cancelled"
+        return RunCancelledError(f"run {row.id} was {how}{reason}", run_id=row.id), True
 
     def _result_type(self, name: str) -> Any:
         for find in (self._definitions.find_workflow, self._definitions.find_step):
@@ -366,9 +373,23 @@ class Client:
 
     # -- acting
 
-    def send(self, run: Which, name: str, payload: object, key: str | None = None) -> None:
+    def send(self, run: Which, name: str, payload: object, key: str | None = None) -> Sent:
         check_hook(name, key, what="send")
+        met = self.store.get(run.id)  # before it is sent: afterwards the run may have gone on
         self._send(run, name, payload, key or "")
+        return self._met(met, name, key or "") if met is not None else Sent(None)
+
+    def _met(self, row: RunRow, name: str, key: str) -> Sent:
+        """Whether something that was sent was waited for. It is kept in any case."""
+        awaited = awaits(row, name, key)
+        if awaited is not False:
+            return Sent(awaited)
+        what = f"hook {name!r}" + (f" key {key!r}" if key else "")
+        note = f"{what} is kept until run {row.id} asks for it; now it waits for {row.reason}"
+        if "hook " in row.reason:
+            note += ", so look at name and key"
+            logger.warning("%s", note)
+        return Sent(False, note)
 
     def _send(self, run: Which, name: str, payload: object, key: str, token: str = "") -> None:
         letter = HookLetter(name=name, key=key, payload=Raw(encode_payload(self.codec, name, payload)), token=token)
@@ -438,6 +459,10 @@ class Client:
     def control(self, run: Which, kind: str, reason: str = "") -> None:
         check_text("reason", reason, empty=True)
         self._post(control(run.id, kind, reason, run_no=run.no), f"can't {kind} it")
+
+    def terminate(self, run: Which, reason: str) -> None:
+        check_text("reason", reason)
+        self.control(run, "terminate", reason)
 
     def resume(self, run: Which) -> None:
         row = self.row(run)
@@ -541,7 +566,10 @@ class Client:
         except UnknownNameError:
             definition = self._definitions.find_step(name)
         check_call(name, definition, args, {})
-        return Raw(self.codec.encode_call(args, {}, f"the arguments of {name!r}"))
+        what = f"the arguments of {name!r}"
+        call = self.codec.encode_call(args, {}, what, definition.hints)
+        self.codec.check_call(args, {}, what, definition.hints)
+        return Raw(call)
 
     def delete(self, run: Which) -> None:
         status = self.store.delete(run.id, run.no, self._farewell)

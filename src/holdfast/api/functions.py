@@ -67,7 +67,8 @@ class _Function(abc.ABC, Generic[P, R, F]):
         self._exact = len(parameters) if simple else -1
         functools.update_wrapper(cast("Any", self), original, updated=())
         self.__signature__ = inspect.signature(definition.function)  # a class would show its constructor's
-        self._arguments = f"the arguments of {self._what} {definition.name!r}"
+        self._described = f"{self._what} {definition.name!r}"
+        self._arguments = f"the arguments of {self._described}"
         if definition.is_async:
             _mark_async(self)
 
@@ -201,7 +202,7 @@ class SyncStep(Step[P, R]):
         execution = self._execution()
         if execution is None:
             return cast("R", call_directly(self._definition, args, kwargs, self._app.replaced))
-        found: R = wait_plainly(self._ask(execution, self._encode(args, kwargs), NO_OPTIONS))
+        found: R = wait_plainly(execution.ask_step(self._definition.name, self._encode(args, kwargs)))
         return found
 
 
@@ -213,7 +214,7 @@ class AsyncStep(Step[P, R]):
         if execution is None:
             return cast("Coroutine[None, None, R]", call_directly(self._definition, args, kwargs, self._app.replaced))
         call = self._encode(args, kwargs)
-        return Call(execution, lambda: self._ask(execution, call, NO_OPTIONS), f"step {self.name!r}")
+        return Call(execution, lambda: execution.ask_step(self._definition.name, call), self._described)
 
 
 class Workflow(_Function[P, R, ChildRun[R]]):

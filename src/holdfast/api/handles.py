@@ -12,7 +12,7 @@ from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
 from holdfast.ports import RunRow, Status
-from holdfast.views.entries import RunEvent, RunSteps, StatusEntry, StepLogs, StreamedItem
+from holdfast.views.entries import RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.times import moment
 from holdfast.views.trace import TraceNode
 
@@ -160,13 +160,19 @@ class Run(Generic[R]):
         self._fetch()
         return self._client.trace(self.id)
 
-    def send(self, name: str, payload: object = None, *, key: str | None = None) -> None:
-        """Answer a hook. A payload that comes before the workflow asks is kept, in order."""
-        self._client.send(self._which, name, payload, key)
+    def send(self, name: str, payload: object = None, *, key: str | None = None) -> Sent:
+        """Answer a hook. A payload that comes before the workflow asks is kept, in order; what is returned says whether
+        the run waited for it. A run that waits for another hook is a warning: a name or key may be wrong."""
+        return self._client.send(self._which, name, payload, key)
 
     def cancel(self, reason: str = "") -> None:
         """Raise CancelledError where the workflow waits; its clean-up may still run steps."""
         self._client.control(self._which, "cancel", reason)
+
+    def terminate(self, reason: str) -> None:
+        """End it without asking its code, for one that catches its cancellation or can't go on: nothing of it runs, not
+        even its clean-up, and the children it waits for end likewise. It counts as cancelled, with the reason."""
+        self._client.terminate(self._which, reason)
 
     def pause(self, reason: str = "") -> None:
         """Let nothing new begin; what executes ends and is kept."""
@@ -228,6 +234,7 @@ class Run(Generic[R]):
     atrace = twin(trace)
     asend = twin(send)
     acancel = twin(cancel)
+    aterminate = twin(terminate)
     apause = twin(pause)
     aresume = twin(resume)
     aretry = twin(retry)

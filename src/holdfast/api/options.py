@@ -16,6 +16,7 @@ from holdfast.api.checks import (
     duration_of,
     error_classes,
     one_of,
+    refuse_local_errors,
     timeout_of,
     to_epoch,
 )
@@ -99,8 +100,9 @@ def step_options(given: dict[str, Any]) -> StepOptions:
     _refuse_unknown(
         options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay", "at_most_once", *SCHEDULING)
     )
-    return StepOptions(
-        max_retries=_count("max_retries", options.pop("max_retries", 3)),
+    made = StepOptions(
+        max_retries=_retries(options.pop("max_retries", 3)),
+        retry_within=timeout_of("retry_within", options.pop("retry_within", None)),
         backoff=backoff,
         timeout=timeout_of("timeout", options.pop("timeout")),
         stall_timeout=timeout_of("stall_timeout", options.pop("stall_timeout", None)),
@@ -112,6 +114,10 @@ def step_options(given: dict[str, Any]) -> StepOptions:
         queue=check_queue(options.pop("queue", "")),
         **options,
     )
+    if made.pool == "process":
+        refuse_local_errors("retry_for", made.retry_for)
+        refuse_local_errors("no_retry_for", made.no_retry_for)
+    return made
 
 
 def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
@@ -119,7 +125,7 @@ def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
     delay, retain = options.pop("retry_delay"), options.pop("retain")
     _refuse_unknown(options, WorkflowOptions, ("retry_delay", *SCHEDULING))
     return WorkflowOptions(
-        max_retries=_count("max_retries", options.pop("max_retries", 0)),
+        max_retries=_retries(options.pop("max_retries", 0)),
         backoff=_backoff(delay),
         retry_for=error_classes("retry_for", options.pop("retry_for", None)),
         timeout=timeout_of("timeout", options.pop("timeout", None)),
@@ -169,6 +175,11 @@ def _backoff(delay: Any, jitter: Any = 0.0, cap: Any = None) -> Backoff:
 
 def _count(what: str, value: Any) -> int:
     return check_number(what, value, kind=DefinitionError)
+
+
+def _retries(value: Any) -> int | None:
+    """None is without end."""
+    return None if value is None else _count("max_retries", value)
 
 
 NO_OPTIONS = StartOptions()

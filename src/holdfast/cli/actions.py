@@ -1,4 +1,4 @@
-"""`holdfast runs cancel | pause | resume | retry | fork | send | delete`: acting on runs."""
+"""`holdfast runs cancel | terminate | pause | resume | retry | fork | send | delete`: acting on runs."""
 
 from __future__ import annotations
 
@@ -62,6 +62,17 @@ def cancel(context: click.Context, runs: tuple[str, ...], reason: str, as_json: 
 
 @click.command()
 @some_runs
+@click.option("--reason", required=True, help="Why; it is recorded.")
+@json_option
+@click.pass_context
+def terminate(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """End runs for good, for code that catches its cancellation or can't go on: nothing of it runs, not even its
+    clean-up, and the children that it waits for end likewise."""
+    _asked(_each(context, runs, as_json, "asked to terminate", lambda target, run: run.terminate(reason)))
+
+
+@click.command()
+@some_runs
 @because
 @json_option
 @click.pass_context
@@ -75,7 +86,7 @@ def pause(context: click.Context, runs: tuple[str, ...], reason: str, as_json: b
 @json_option
 @click.pass_context
 def resume(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None:
-    """Let PAUSED runs go on, and STUCK ones whose reason was mended."""
+    """Let PAUSED runs go on, and STUCK ones whose cause was removed."""
     _asked(_each(context, runs, as_json, "asked to resume", lambda target, run: run.resume()))
 
 
@@ -123,11 +134,13 @@ def send(context: click.Context, run: str, name: str, payload: str | None, key: 
     """Answer a hook that a run waits for. PAYLOAD is JSON if it reads as such, else text."""
     target = open_target(context)
     row = target.find(run)
-    target.app.get_run(row.id).send(name, None if payload is None else value_of(payload), key=key)
+    sent = target.app.get_run(row.id).send(name, None if payload is None else value_of(payload), key=key)
     if as_json:
-        print_json({"run_id": row.id, "hook": name, "key": key or ""})
+        print_json({"run_id": row.id, "hook": name, "key": key or "", "awaited": sent.awaited, "note": sent.note})
     else:
         say(f"sent {name} to {row.id}")
+        if sent.note:
+            note(sent.note)
     _asked(target)
 
 

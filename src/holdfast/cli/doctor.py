@@ -41,6 +41,9 @@ def _store(target: Target) -> Iterator[Finding]:
     took = length(round((time.monotonic() - begun) * SECOND))
     text = f"{store.url} answers in {took}; app {target.app.name!r}, schema {migrations()[-1][0]}"
     yield Finding(check="store", level="ok", text=text)
+    if strain := store.strain():
+        what, _, remedy = strain.partition("; ")
+        yield Finding(check="store", level="bad", text=what, remedy=remedy)
     offset = now - time.time_ns() // 1_000
     if abs(offset) > SECOND:
         way = "ahead of" if offset > 0 else "behind"

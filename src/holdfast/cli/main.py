@@ -20,6 +20,7 @@ RUNS = {
     "watch": Entry("watch:watch", "Follow a run until it ends."),
     "send": Entry("actions:send", "Answer a hook that a run waits for."),
     "cancel": Entry("actions:cancel", "Cancel runs; their clean-up still happens."),
+    "terminate": Entry("actions:terminate", "End runs for good, without their clean-up."),
     "pause": Entry("actions:pause", "Let nothing new begin in runs."),
     "resume": Entry("actions:resume", "Let PAUSED or STUCK runs go on."),
     "retry": Entry("actions:retry", "Try failed or cancelled runs again; what they completed is kept."),

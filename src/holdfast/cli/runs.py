@@ -167,7 +167,8 @@ def _show_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line
         lines.extend([Styled(" " * 11), Styled(more, style)] for more in rest)
 
     status = status_span(row.status)
-    waits = "" if row.status in FINAL else facts["why"]["text"]
+    ended = row.status in FINAL
+    waits = facts["why"]["text"] if not ended or (row.status == Status.CANCELLED and row.reason) else ""
     add("status", f"{status.text}" + (f"  {waits}" if waits else ""), status.style)
     add("created", _when(row.created_at, now))
     if row.started_at is not None:
@@ -185,6 +186,9 @@ def _show_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line
         add("error", own_frames(error.get("traceback", "")) or f"{error['type']}: {error['message']}", "red")
     for key, value in facts["data"].items():
         add("data", f"{key} = {_text_of(value)}")
+    for sent in facts["unclaimed"]:
+        key = f" key {sent['key']!r}" if sent["key"] else ""
+        add("kept", f"hook {sent['name']!r}{key}, sent but not asked for so far: {_text_of(sent['payload'])}", "yellow")
     lines += _step_lines(facts["steps"])
     lines += _next_lines(row, facts)
     return lines
@@ -254,6 +258,8 @@ def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
     ]
     if row.status in (Status.FAILURE, Status.CANCELLED):
         commands.append(command("runs", "retry", row.id))
+    if "cancel_requested_at" in facts["why"]["details"]:
+        commands.append(command("runs", "terminate", row.id, "--reason", "WHY"))
     if row.status in (Status.PAUSED, Status.STUCK):
         commands.append(command("runs", "resume", row.id))
     if not commands or not on_terminal():

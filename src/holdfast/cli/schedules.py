@@ -131,8 +131,10 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
 
 
 def _find(target: Target, name: str) -> ScheduleRow:
-    target.app.schedules.get(name)
-    return target.store.schedules(name)[0]
+    found = target.store.schedules(name)
+    if not found:
+        target.app.schedules.get(name)  # says which there are
+    return found[0]
 
 
 def _say_state(target: Target, name: str, said: str, as_json: bool) -> None:

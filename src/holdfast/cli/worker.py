@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from holdfast.cli.endpoint import HealthEndpoint
+from holdfast.cli.failures import OK, UNREACHABLE
 from holdfast.cli.target import open_target
 from holdfast.engine.host import Host
 from holdfast.logs import OUTSIDE, RunFields
@@ -69,13 +70,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 FROZEN = 30.0
-"""Seconds without a heartbeat after which a worker ends itself: three leases."""
+"""Seconds of computing without any of Python running after which a worker ends itself: three leases."""
 
 
 def _end_if_frozen() -> None:
-    """Called at each heartbeat: if the next ones don't come, native code keeps all of Python from running. Others have
-    taken the runs over, and nobody but the kernel could end this process; where it hangs is printed."""
-    faulthandler.dump_traceback_later(FROZEN, exit=True)
+    """Native code that computes without letting go of the interpreter keeps all of Python from running, the watchdog too.
+    Others have taken the runs over by then, and nobody but the kernel can end this process: by a timer of its computing
+    time, that a thread sets again and again. A process that is stopped, or waits for its store, computes nothing. Where
+    it hangs is printed."""
+    faulthandler.register(signal.SIGVTALRM, chain=True)
+
+    def set_again() -> None:
+        while True:
+            signal.setitimer(signal.ITIMER_VIRTUAL, FROZEN)
+            time.sleep(FROZEN / 10)
+
+    threading.Thread(target=set_again, name="holdfast-alive", daemon=True).start()
 
 
 class _Stopping:
@@ -117,13 +127,13 @@ class _Stopping:
             # The same by the kernel, where native code keeps all threads of Python from running.
             signal.setitimer(signal.ITIMER_REAL, 2 * self.AT_ONCE)
 
-    def is_over(self) -> None:
+    def is_over(self, code: int) -> None:
         """All is done. Python would wait for threads that steps have left behind, however long they take."""
         signal.set_wakeup_fd(-1)
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         if _awaited_threads():
-            _end_within(self.AT_ONCE, 0)
+            _end_within(self.AT_ONCE, code)
 
 
 def _awaited_threads() -> list[threading.Thread]:
@@ -182,7 +192,7 @@ def worker(
     version: str | None,
 ) -> None:
     """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C, SIGTERM or SIGHUP: steps may finish for the
-    grace period. A second Ctrl-C or SIGTERM ends it at once."""
+    grace period. A second Ctrl-C or SIGTERM ends it at once. Exit code 5 if the store was deleted or replaced meanwhile."""
     endpoint = HealthEndpoint(health) if health else None
     for stream in (sys.stdout, sys.stderr):  # what steps print is seen when they do it, in a file or a pipe too
         if isinstance(stream, io.TextIOWrapper):
@@ -200,7 +210,6 @@ def worker(
     host = app.make_engine(concurrency=concurrency, processes=processes)
     stopping = _Stopping(host, grace)
     stopping.listen()
-    host.on_beat = _end_if_frozen
     host.start()
     if endpoint is not None:
         endpoint.start(host.health)
@@ -209,9 +218,12 @@ def worker(
     logging.getLogger("holdfast").info(
         "worker %s of app %r on %s knows: %s", host.worker_id, app.name, host.store.url, names
     )
+    _end_if_frozen()
     host.run()
-    faulthandler.cancel_dump_traceback_later()
-    stopping.is_over()
+    code = OK if host.failure is None else UNREACHABLE
+    stopping.is_over(code)
     if endpoint is not None:
         endpoint.close()
+    if host.failure is not None:  # whoever watches over this process starts it again, on the file that is there by then
+        context.exit(code)
     logging.getLogger("holdfast").info("worker %s has stopped", host.worker_id)

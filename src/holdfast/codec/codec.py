@@ -37,6 +37,7 @@ class Codec:
         self.types = TypeRegistry(reserved=[*READERS, "exc", "pickle", "ref", "x"])
         self.limit = limit
         self._chain = Chain(transforms)
+        self._has_transforms = bool(transforms)
         self._pickle = None if pickle_key is None else SignedPickle(pickle_key)
         self._tagger = Tagger(self.types)
         self._tagger.other = self._write_other
@@ -189,7 +190,8 @@ class Codec:
             data = _dumps(tagged)
         except UnicodeEncodeError:
             data = _dumps(mend_text(tagged))
-        data = self._chain.seal(data)
+        if self._has_transforms:
+            data = self._chain.seal(data)
         if len(data) > self.limit:
             raise PayloadTooLargeError(
                 f"{what}: takes {len(data):,} bytes, and the limit is {self.limit:,}; keep large data "
@@ -198,14 +200,17 @@ class Codec:
         return data
 
     def _load(self, data: Data) -> Any:
+        if type(data) is msgspec.Raw and b'"$"' not in (raw := bytes(data)):  # nearly always
+            return _parse(raw)
         value, tagged = self._read(data)
         return self._tagger.untag(value) if tagged else value
 
     def _read(self, data: Data) -> tuple[Any, bool]:
         """The JSON in `data`, out of its envelope, and whether there may be tags in it."""
-        if not isinstance(data, bytes | bytearray | memoryview | msgspec.Raw):
+        kind = type(data)
+        if kind is not msgspec.Raw and kind is not bytes and not isinstance(data, bytes | bytearray | memoryview):
             raise Misfit(f"isn't what encode() gave, but {show(data)}")
-        raw = data if type(data) is bytes else bytes(data)
+        raw: bytes = data if kind is bytes else bytes(data)  # type: ignore[assignment]
         value = _parse(raw)
         if b'"$"' not in raw:
             return value, False

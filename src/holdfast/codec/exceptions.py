@@ -12,6 +12,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, TypeGuard
 
+from holdfast.codec import validation
 from holdfast.codec.types import home_of
 from holdfast.codec.values import Tagger, refusal, refuse
 from holdfast.errors import StepError
@@ -20,7 +21,9 @@ from holdfast.printing import show
 MAX_TEXT = 32_000
 MAX_CHAIN = 16
 
-_OURS = re.compile(r'  File "[^"\n]*/holdfast/(?:api|core|engine|executors|codec|compose)/[^\n]*\n(?:    [^\n]*\n?)*')
+_OURS = re.compile(
+    r'  File "[^"\n]*/holdfast/(?:api|core|engine|executors|codec|compose|testing)/[^\n]*\n(?:    [^\n]*\n?)*'
+)
 _REMOTE = re.compile(r'^holdfast\.[\w.]*RemoteTraceback: ?\n?"""\n(.*?)^"""\n?', re.M | re.S)
 
 
@@ -80,7 +83,10 @@ class ErrorWriter:
                 data["cause"] = self._link(cause, depth + 1)
         elif context is not None and not exc.__suppress_context__ and self._is_new(context, depth):
             data["context"] = self._link(context, depth + 1)
-        if exc.args and "group" not in data:
+        if validation.is_validation_error(type(exc)):
+            with contextlib.suppress(Exception):  # then its text is what is left of it
+                data["validation"] = validation.facts_of(exc, self._part)
+        elif exc.args and "group" not in data:
             data["args"] = [self._part(arg) for arg in exc.args]
         state = {name: self._part(value) for name, value in _state(exc)}
         if state:
@@ -148,9 +154,11 @@ def _revive(data: dict[str, Any]) -> BaseException | None:
         # The constructor is the class's own affair and may ask for anything, so it isn't called. A builtin
         # __new__ refuses classes that it can't make safely.
         base: Any = next(b for b in cls.__mro__ if isinstance(vars(b).get("__new__"), types.BuiltinFunctionType))
-        if issubclass(cls, ExceptionGroup):
+        if validation.is_validation_error(cls):
+            exc: BaseException = validation.rebuild(cls, data["validation"])
+        elif issubclass(cls, ExceptionGroup):
             members = [_rebuild_link(member, "") for member in data["group"]]
-            exc: BaseException = base.__new__(cls, data["message"], members)
+            exc = base.__new__(cls, data["message"], members)
         else:
             exc = base.__new__(cls)
             exc.args = tuple(data.get("args", ()))

@@ -295,23 +295,28 @@ class CallHints:
 
     def fit(self, args: list[Any], kwargs: dict[str, Any], after: int = 0) -> None:
         """Put what its annotation asks for in the place of each argument. `after` so many others come before them."""
-        step = ""
+        at = after
         try:
             for i, arg in enumerate(args):
-                step = self.position(after + i)
-                args[i] = self.positional(after + i)(arg)
-            for step, arg in kwargs.items():
-                kwargs[step] = self.named(step)(arg)
+                at = after + i
+                args[i] = self.positional(at)(arg)
         except Misfit as exc:
-            raise exc.within(step)
+            raise exc.within(self.position(at))
+        name = ""
+        try:
+            for name, arg in kwargs.items():
+                kwargs[name] = self.named(name)(arg)
+        except Misfit as exc:
+            raise exc.within(name)
 
     def _converter(self, name: str | None) -> Convert:
-        if name not in self._converters:
+        found = self._converters.get(name)
+        if found is None:
             hint = Any if name is None else self._types.hints(self._fn).get(name, Any)
             if name is not None and self._defaults[name] is None:
                 hint = typing.Optional[hint]  # noqa: UP045  # `x: int = None` is common, and means this
-            self._converters[name] = self._conformer.converter(hint)
-        return self._converters[name]
+            found = self._converters[name] = self._conformer.converter(hint)
+        return found
 
 
 def expected(hint: Any, value: object) -> Misfit:

@@ -83,7 +83,7 @@ class Conductor:
     def make(self, node: CanvasNode, previous: bytes | None, path: str, done: Done) -> Part:
         """The part that carries out a node, with its callbacks around it."""
         if node.link or node.link_error:
-            done = self._with_callbacks(node, path, done)
+            done = self.with_callbacks(node, path, done)
         if node.chain is not None:
             return Chain(self, node, previous, path, done)
         if node.group is not None or node.chord is not None:
@@ -92,7 +92,7 @@ class Conductor:
             return Map(self, node, previous, path, done)
         return Leaf(self, node, previous, path, done)
 
-    def _with_callbacks(self, node: CanvasNode, path: str, done: Done) -> Done:
+    def with_callbacks(self, node: CanvasNode, path: str, done: Done) -> Done:
         def ended(result: bytes | None, error: BaseException | None) -> None:
             if error is None:
                 for i, callback in enumerate(node.link):
@@ -440,7 +440,11 @@ class Group(Part):
             others=self._others(index),
         )
         failure.__cause__ = error
-        self.end(None, failure)
+        if is_chord:  # the body has failed with it, as far as its errbacks are concerned
+            body = read(self.node.body)
+            self.conductor.with_callbacks(body, f"{self.path}.body", self._body_done)(None, failure)
+        else:
+            self.end(None, failure)
 
     def _others(self, index: int) -> list[Any]:
         """What became of all but one: values and exceptions; None for one that was cancelled."""

@@ -20,10 +20,11 @@ from msgspec import Raw
 from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
+from holdfast.core.divergence import advice, code_side, history_side, renamed
 from holdfast.core.domain import Scalar, event_id
 from holdfast.core.ids import child_run_id
 from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop, running
-from holdfast.core.matching import Asked, Ledger, Match, Recorded, describe, match_all, match_one
+from holdfast.core.matching import Asked, Ledger, Match, Recorded, command_id, describe, match_all, match_one
 from holdfast.core.memo import Child, Memo, origin_of
 from holdfast.core.pending import PendingChild, PendingHook, PendingStep, Program, StepCall
 from holdfast.core.source_lines import SourceLine, code_line, task_lines
@@ -65,6 +66,8 @@ class Asking:
         self.unawaited: dict[int, tuple[str, SourceLine | None]] = {}
         self.blocked_by: str = ""
         self.on_background_error: Callable[[dict[str, Any]], None] = lambda context: None
+        self.same_build: bool | None = None
+        """Whether this code has made the history; None if nobody knows."""
         self._edge = 0
         self._is_live = False
         self._passed = 0
@@ -76,6 +79,7 @@ class Asking:
         self._reusable: list[tuple[int, str]] = []
         self._reused: dict[str, ev.Event] = {}
         self._asked: list[StepCall] = []
+        self._new: list[Asked] = []  # at the edge of history, asked for and not recorded
         self._keys: set[str] = set()
         self._places: dict[str, int] = {}
         self._cancelled: set[str] = set()
@@ -165,41 +169,54 @@ class Asking:
         With `resolve`, `args` are recorded as references, and `resolve` gives the arguments themselves when the step
         is handed over. With `raw`, the result is given as it is recorded.
         """
-        self._refuse_if_evicted()
-        self._check_key("s", key)
-        future: Future[Any] = Future(self.loop)
+        loop = self._loop
+        assert loop is not None
+        if loop.closed:
+            loop.refuse()
+        if key:
+            self._check_key("s", key)
+        future: Future[Any] = Future(loop)
         call = StepCall(
             kind="s", name=name, args=bytes(args), key=key, line=line,
             options=options or {}, undoes=undoes, data=self.data, future=future, resolve=resolve, raw=raw,
         )  # fmt: skip
-        future.on_cancel = lambda: setattr(call, "dropped", True)
+        future.on_cancel = call.drop
         self._asked.append(call)
         return future
 
     def _settle_commands(self, cause: int) -> None:
         """Give the steps that were asked for their ids, and see that everything recorded was asked for."""
-        new: list[StepCall] = []
-        if self._asked:
-            asked, self._asked = [call for call in self._asked if not call.dropped], []
-            for found in match_all(self._ledger, cause, "s", asked):
-                self._schedule(found, cause)
-                if found.recorded is None:
-                    new.append(found.asked)
+        asked, ledger = self._asked, self._ledger
+        is_new = ledger.is_new(cause)
+        new, self._new = self._new, []
+        if asked:
+            self._asked = []
+            asked = [call for call in asked if not call.dropped]
+            if is_new:
+                place = 0
+                for call in asked:
+                    self._schedule(call, command_id("s", cause, place, call.key), None, cause)
+                    place += not call.key
+            else:
+                for found in match_all(ledger, cause, "s", asked):
+                    self._compare(found, cause)
+                    self._schedule(found.asked, found.cmd, found.recorded, cause)
+                    if found.recorded is None:
+                        new.append(found.asked)
         if self._memo is not None:
             self._claim_sleeps()
-        for left in self._ledger.left_over(cause):
-            self._left_over(left, new)
+        if not is_new:
+            for left in ledger.left_over(cause):
+                self._left_over(left, new)
 
-    def _left_over(self, left: Recorded, new: list[StepCall]) -> None:
+    def _left_over(self, left: Recorded, new: list[Asked]) -> None:
         # A patch that the code no longer mentions has become the only way.
         if left.kind != "p":
-            asked = ", ".join(map(str, new[:3])) or "no such thing"
-            self._diverged(describe(left.kind, left.name, left.args), asked)
+            asked = ", ".join(map(str, new[:3]))
+            self._diverged(describe(left.kind, left.name, left.args), asked, hint=renamed([left], new))
 
-    def _schedule(self, found: Match[StepCall], cause: int) -> None:
-        call, cmd = found.asked, found.cmd
-        self._compare(found, cause)
-        args = Raw(found.recorded.args) if found.recorded is not None else Raw(call.args)
+    def _schedule(self, call: StepCall, cmd: str, recorded: Recorded | None, cause: int) -> None:
+        args = Raw(call.args if recorded is None else recorded.args)
         command = co.ScheduleStep(
             cmd=cmd,
             cause=cause,
@@ -213,9 +230,8 @@ class Asking:
         self.steps[cmd] = PendingStep(command, call.future, call.raw)
         call.future.cmd = cmd
         call.future.on_cancel = lambda: self._cancel_step(cmd)
-        if not call.undoes:
-            if self._memo is not None:
-                command.origin = self._memo.origin(call.name, bytes(args), call.key)
+        if self._memo is not None and not call.undoes:
+            command.origin = self._memo.origin(call.name, bytes(args), call.key)
             self._claim("s", call.name, bytes(args), cmd, call.key)
         command.origin = command.origin or origin_of(cmd, self.attempt)
         if self._is_live and cmd not in self._reused:
@@ -492,7 +508,7 @@ class Asking:
             if known:
                 self._append(ev.Patched(ts=self.loop.now, cmd=f"{cause}p{change}", cause=cause, name=change))
         elif known:
-            self._ledger.open(cause, "p").pop(f"{cause}p{change}", None)
+            self._ledger.open(cause).pop(f"{cause}p{change}", None)
         return known
 
     def _answer_to(self, kind: str, name: str, args: bytes, key: str) -> Match[Asked]:
@@ -503,7 +519,10 @@ class Asking:
         found = match_one(self._ledger, cause, kind, asked, place)
         if found.recorded is None:
             if cause < self._edge:
-                self._diverged("no such thing", str(asked), code_line())
+                there = self._ledger.recorded_under(cause)
+                self._diverged(history_side(kind, there), str(asked), code_line(), renamed(there, [asked]))
+            if cause == self._edge:
+                self._new.append(asked)
         elif found.changed or found.recorded.name != name:
             asked.line = code_line()
             self._compare(found, cause)
@@ -538,14 +557,18 @@ class Asking:
             now = max(self.loop.now, self._last_ts)
             self._append(ev.ArgumentsChanged(ts=now, cmd=cmd, cause=cause, name=name, args=Raw(args)))
 
-    def _diverged(self, recorded: str, asked: str, line: str = "") -> NoReturn:
-        """Code and history differ. Code is stopped where it asks, in a way that it can't catch, then this is raised."""
+    def _diverged(self, recorded: str, asked: str, line: str = "", hint: str = "") -> NoReturn:
+        """Code and history differ. Code is stopped where it asks, in a way that it can't catch, then this is raised.
+        Without `asked`, the code doesn't ask for anything instead."""
+        unfit_input = False
+        if not asked:
+            asked, line, unfit_input = code_side(self)
         line = line or self._where_code_stands()
         where = f" at {line}" if line else ""
         self._divergence = NondeterminismError(
             f"the code of workflow {self.program.name!r} no longer fits the history of run {self.run_id}: after event "
-            f"{self.loop.cause} the history has {recorded}, the code asks for {asked}{where}. Deploy the code that "
-            "made this history, or guard the change with wf.patched('...'), then resume the run",
+            f"{self.loop.cause} the history has {recorded}, the code asks for {asked}{where}. "
+            f"{hint}{advice(self, unfit_input)}",
             recorded=recorded,
             asked=asked,
             line=line,

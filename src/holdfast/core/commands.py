@@ -17,8 +17,8 @@ class Command(msgspec.Struct, kw_only=True, gc=False):
 
 class ScheduleStep(Command, kw_only=True, gc=False):
     """Execute an attempt of a step, at `not_before` or as soon as possible. `origin` is the same for a step that an
-    earlier attempt of the run has tried before. `worker` is where it has `started`. `resolve` gives the arguments
-    where `args` are only references."""
+    earlier attempt of the run has tried before. `worker` is where it has `started`, `began` is when its first attempt
+    did. `resolve` gives the arguments where `args` are only references."""
 
     cause: int
     name: str
@@ -28,6 +28,7 @@ class ScheduleStep(Command, kw_only=True, gc=False):
     losses: int = 0
     not_before: int = 0
     started: bool = False
+    began: int = 0
     worker: str = ""
     undoes: str = ""
     options: dict[str, object] = {}

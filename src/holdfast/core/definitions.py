@@ -13,7 +13,7 @@ from holdfast.errors import DefinitionError, FatalError, RetryableError, StepTim
 from holdfast.printing import show
 
 Errors = tuple[type[BaseException], ...]
-RetryDelay = Literal["fixed", "exponential"] | Duration | Sequence[Duration]
+RetryDelay = Literal["fixed", "linear", "exponential"] | Duration | Sequence[Duration]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class Backoff:
         if not isinstance(share, int | float) or not 0 <= share <= 1:
             raise DefinitionError(f"retry_jitter={show(jitter)}: give a share of the delay between 0 and 1, or True")
         limit = None if cap is None else to_us(cap, "retry_max_delay")
-        if isinstance(delay, str) and delay in ("fixed", "exponential"):
+        if isinstance(delay, str) and delay in ("fixed", "linear", "exponential"):
             return cls(delay, (SECOND,), share, limit)  # type: ignore[arg-type]
         try:
             if isinstance(delay, list | tuple):
                 if not delay:
                     raise DefinitionError("retry_delay=[]: give at least one delay")
                 return cls("listed", tuple(to_us(d, "retry_delay") for d in delay), share, limit)
-            return cls("linear", (to_us(delay, "retry_delay"),), share, limit)  # type: ignore[arg-type]
+            return cls("fixed", (to_us(delay, "retry_delay"),), share, limit)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
-            raise DefinitionError(f"{error}; or 'fixed', 'exponential', or a list of delays") from None
+            raise DefinitionError(f"{error}; or 'fixed', 'linear', 'exponential', or a list of delays") from None
 
     def delay(self, retry: int, chance: float) -> int:
         """Microseconds before retry number `retry` (1 is the first). `chance` in [0, 1) places the jitter."""
@@ -59,7 +59,10 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class StepOptions:
-    max_retries: int = 3
+    """`max_retries` of None is without end; `retry_within` bounds the time from the first attempt's start to the start of
+    the last."""
+
+    max_retries: int | None = 3
     backoff: Backoff = field(default_factory=Backoff)
     timeout: int | None = 60 * SECOND
     stall_timeout: int | None = None
@@ -69,6 +72,7 @@ class StepOptions:
     pool: Literal["thread", "process"] = "thread"
     max_losses: int = 3
     queue: str = ""
+    retry_within: int | None = None
 
     @property
     def at_most_once(self) -> bool:
@@ -77,7 +81,11 @@ class StepOptions:
 
     def retry_delay(self, error: BaseException, attempt: int, chance: float) -> int | None:
         """Microseconds until the next attempt, or None: the failure is final."""
-        if attempt > self.max_retries or isinstance(error, FatalError) or not isinstance(error, Exception):
+        if (
+            (self.max_retries is not None and attempt > self.max_retries)
+            or isinstance(error, FatalError)
+            or not isinstance(error, Exception)
+        ):
             return None
         if isinstance(error, self.no_retry_for):
             return None
@@ -109,7 +117,7 @@ def _step_fields(given: dict[str, object]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOptions:
-    max_retries: int = 0
+    max_retries: int | None = 0
     backoff: Backoff = field(default_factory=lambda: Backoff("fixed", (0,)))
     retry_for: Errors | None = None
     timeout: int | None = None
@@ -118,7 +126,11 @@ class WorkflowOptions:
 
     def retry_delay(self, error: BaseException, attempt: int, max_retries: int | None = None) -> int | None:
         allowed = self.max_retries if max_retries is None else max_retries
-        if attempt > allowed or not isinstance(error, Exception) or isinstance(error, FatalError):
+        if (
+            (allowed is not None and attempt > allowed)
+            or not isinstance(error, Exception)
+            or isinstance(error, FatalError)
+        ):
             return None
         if self.retry_for is not None and not isinstance(error, self.retry_for):
             return None

@@ -11,6 +11,7 @@ Payloads that belong to users (`msgspec.Raw`) are the codec's JSON and are decod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, TypeAlias
 
 import msgspec
@@ -324,7 +325,10 @@ class RunFailed(RunEnded, kw_only=True, omit_defaults=True, tag=True, gc=False):
 
 
 class RunCancelled(RunEnded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """With `terminated`, its code was not asked, and its clean-up has not run."""
+
     reason: str = ""
+    terminated: bool = False
 
 
 AnyEvent: TypeAlias = (
@@ -375,10 +379,7 @@ encode: msgspec.json.Encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 
-def to_json(event: Event) -> bytes:
-    """The event as JSON, whole: a history can be exported, kept as a golden file and read by people."""
-    return encode.encode(event)
+to_json: Callable[[Event], bytes] = encode.encode
+"""The event as JSON, whole: a history can be exported, kept as a golden file and read by people."""
 
-
-def from_json(data: bytes) -> AnyEvent:
-    return _decoder.decode(data)
+from_json: Callable[[bytes], AnyEvent] = _decoder.decode

@@ -58,8 +58,8 @@ class Execution(Asking):
         """Feed a history, with a pause after each delivery so that the caller can share its time. `passed` is the
         last event whose delivery the code has seen before, somewhere: all of them, if it isn't said."""
         self._passed = history[-1].seq if passed is None else passed
-        base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
-        start = max(i for i, e in enumerate(history) if isinstance(e, ev.Beginning))
+        start = next(i for i in reversed(range(len(history))) if isinstance(history[i], ev.Beginning))
+        base = next(i for i in reversed(range(start + 1)) if isinstance(history[i], ev.RunStarted | ev.ContinuedAsNew))
         first, earlier, current = history[base], history[base:start], history[start:]
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
         self._prepare(first, earlier, current)
@@ -93,10 +93,19 @@ class Execution(Asking):
         if isinstance(first, ev.ContinuedAsNew):
             self.data = dict(first.data)
             self._answered.update(received.token for received in first.hooks)
+        if earlier:
+            self._look_back(earlier, current[0])
+            self._memo = Memo(earlier)
+        self._edge = current[0].seq
+        if len(current) > 1:
+            self._look_ahead(current)
+
+    def _look_back(self, earlier: list[ev.AnyEvent], beginning: ev.AnyEvent) -> None:
+        """What earlier attempts leave to this one."""
         times: list[int] = []
         nth = 0
         has_ended = False
-        for event in (*earlier, current[0]):
+        for event in (*earlier, beginning):
             if isinstance(event, ev.Beginning):
                 nth = 0
                 if has_ended:  # somebody asked for another attempt: its time begins anew
@@ -113,17 +122,21 @@ class Execution(Asking):
                 times[nth : nth + 1] = [event.value]
                 nth += 1
         self._times = deque(times)
-        if earlier:
-            self._memo = Memo(earlier)
-        self._taken_up = next((event.ts for event in current if isinstance(event, ev.RunTakenUp)), 0)
+
+    def _look_ahead(self, current: list[ev.AnyEvent]) -> None:
+        """What the history of this attempt has to be known for before it is replayed."""
         self._ledger = Ledger(current)
-        self._edge = max((e.seq for e in current if e.delivered), default=0)
-        self._cancelled = {e.cmd for e in current if isinstance(e, ev.StepCancelled | ev.ChildDropped)}
         for event in current:
-            if isinstance(event, ev.Patched):
+            if event.delivered:
+                self._edge = event.seq
+            elif isinstance(event, ev.StepCancelled | ev.ChildDropped):
+                self._cancelled.add(event.cmd)
+            elif isinstance(event, ev.Patched):
                 self._patches[event.name] = True
             elif isinstance(event, ev.ArgumentsChanged):
                 self._warned.add((event.cmd, bytes(event.args)))
+            elif isinstance(event, ev.RunTakenUp):
+                self._taken_up = self._taken_up or event.ts
 
     # -- live
 
@@ -131,7 +144,8 @@ class Execution(Asking):
         """Append an event and let the code go on until nothing is ready."""
         self._append(event)
         self._deliver(event)
-        self._reuse()
+        if self._reusable:
+            self._reuse()
 
     def note(self, event: ev.Event) -> None:
         """Append an event that doesn't reach the code."""
@@ -144,10 +158,13 @@ class Execution(Asking):
             self._is_live = True
             if self.ended is None and self._main is not None and not self._main.done():
                 self._take_up()
-        self._reuse()
-        if self._main is not None and self._main.done() and self.ended is None:
+        if self._reusable:
+            self._reuse()
+        if self.ended is not None:
+            return
+        if self._main is not None and self._main.done():
             self._end(self._main, now)
-        elif self.ended is None and not self._outstanding():
+        elif not self.steps and not self._outstanding():
             self._end_with(self._deadlock(), now)
 
     def _take_up(self) -> None:
@@ -178,7 +195,8 @@ class Execution(Asking):
 
     def next_due(self) -> int | None:
         """When the first timer is due, by the database's clock."""
-        timer = self._loop.next_due() if self._loop is not None else None
+        loop = self._loop
+        timer = loop.next_due() if loop is not None and loop.timers else None
         return None if timer is None else timer.due - self.ahead
 
     def waiting_for(self) -> str:
@@ -210,11 +228,17 @@ class Execution(Asking):
     # -- delivering
 
     def _deliver(self, event: ev.Event) -> None:
-        if isinstance(event, ev.Beginning):
-            self._begin(event)
-        loop = self.loop
-        loop.begin(event.seq, self._time_of(event))
-        self._places.clear()
+        if type(event) is ev.StepCompleted:  # most are
+            now = event.ts + self.ahead
+        else:
+            now = self._time_of(event)
+            if isinstance(event, ev.Beginning):
+                self._begin(event)
+        loop = self._loop
+        assert loop is not None
+        loop.begin(event.seq, now)
+        if self._places:
+            self._places.clear()
         self._hand_over(event)
         loop.run_dry()
         if self._divergence is not None:
@@ -246,15 +270,15 @@ class Execution(Asking):
 
     def _hand_over(self, event: ev.Event) -> None:
         """Resolve whatever the event resolves; the code goes on when the loop runs."""
-        if isinstance(event, ev.OutcomeReused):
-            self._hand_over_reused(event)
-        elif isinstance(event, ev.TimerFired):
-            self._fire(event)
-        elif isinstance(event, ev.StepCompleted):
+        if isinstance(event, ev.StepCompleted):
             if event.data:
                 self.data = {**self.data, **event.data}
             step = self._expected(self.steps, event)
             step.future.set_result(self._result("s", event, step.raw))
+        elif isinstance(event, ev.OutcomeReused):
+            self._hand_over_reused(event)
+        elif isinstance(event, ev.TimerFired):
+            self._fire(event)
         elif isinstance(event, ev.StepFailed):
             self._expected(self.steps, event).future.set_exception(self.codec.decode_error(event.error))
         elif isinstance(event, ev.ChildCompleted):
@@ -291,7 +315,7 @@ class Execution(Asking):
         found = pending.pop(event.cmd, None)
         if found is None:
             recorded = f"{event.kind} of {event.name!r} (event {event.seq})"
-            self._diverged(recorded, "nothing that waits for it")
+            self._diverged(recorded, "")
         return found
 
     def _fire(self, event: ev.TimerFired) -> None:
@@ -303,7 +327,7 @@ class Execution(Asking):
             timer = alike[0] if alike else None
         recorded = f"a timer of {event.delay / 1e6:g} s (event {event.seq})"
         if timer is None:
-            self._diverged(recorded, "no such timer")
+            self._diverged(recorded, "")
         if timer.due != event.due:
             asked = f"a timer of {timer.delay / 1e6:g} s"
             self._warn_changed(event.cmd, event.cause, "", b"%d" % timer.delay, recorded, asked)
@@ -373,6 +397,7 @@ class Execution(Asking):
             if step is None:
                 return
             command = step.command
+            command.began = command.began or event.started or event.ts
             if isinstance(event, ev.StepStarted):
                 command.started, command.worker = True, event.worker
                 command.attempt = event.attempt

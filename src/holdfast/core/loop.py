@@ -42,9 +42,9 @@ class Future(asyncio.Future[T]):
     on_cancel: Callable[[], None] | None
 
     def __init__(self, loop: WorkflowLoop, on_cancel: Callable[[], None] | None = None) -> None:
-        self.number = loop.next_number()
+        self.number = loop._number = loop._number + 1
         self.on_cancel = on_cancel
-        super().__init__(loop=loop)
+        asyncio.Future.__init__(self, loop=loop)
 
     def __hash__(self) -> int:
         return self.number
@@ -137,13 +137,10 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
         self.runner: Any = None  # the greenlet of a plain call that waits
         self.future: asyncio.Future[Any] | None = None
 
-    def send(self, value: Any) -> Any:
-        return self._step(value, None)
-
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
         error = val if val is not None else (typ if isinstance(typ, BaseException) else typ())
         try:
-            return self._step(None, error)
+            return self.send(None, error)
         finally:
             del error, typ, val
 
@@ -154,7 +151,8 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
     def __await__(self) -> Generator[Any, Any, Any]:
         raise WrongContextError("a workflow task can't be awaited through its driver")
 
-    def _step(self, value: Any, error: BaseException | None) -> Any:
+    def send(self, value: Any, error: BaseException | None = None) -> Any:
+        """Go on with a value, or where the code has to be told of an `error`, with that."""
         runner = self.runner
         context = greenlet.getcurrent().gr_context
         if runner is None:
@@ -172,7 +170,7 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
             out.future._asyncio_future_blocking = True
             return out.future
         self.greenlets.give_back(runner)
-        what, payload = cast("list[tuple[str, Any]]", out).pop()
+        what, payload = out.pop()
         if what == "yield":
             return payload
         if what == "return":
@@ -188,7 +186,7 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
             if self.runner is not None and self.future is None:
                 break
             try:
-                self._step(None, Suspended())
+                self.send(None, Suspended())
             except BaseException as left:
                 left.__traceback__ = None
                 return
@@ -249,15 +247,20 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def begin(self, cause: int, now: int) -> None:
         """From here on, what code asks for is caused by event `cause`, at time `now`."""
         self.cause = cause
-        self.now = max(self.now, now)
+        if now > self.now:
+            self.now = now
         self._timer_index = 0
 
     def run_dry(self) -> None:
         """Run until nothing is ready."""
-        outer, hooks = self._enter()
+        ready = self._ready
+        if not ready:
+            return
+        outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
         handle: asyncio.Handle | None
         try:
-            ready = self._ready
+            _set_running_loop(self)
+            sys.set_asyncgen_hooks(self._first_iteration, self._finalize)
             while ready and not self.closed:
                 handle = ready.popleft()
                 if not handle._cancelled:
@@ -270,7 +273,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                         continue
         finally:
             handle = None  # else a task's exception would hold the task, through its traceback and this frame
-            self._leave(outer, hooks)
+            sys.set_asyncgen_hooks(*hooks)
+            _set_running_loop(outer)
 
     def _enter(self) -> tuple[Any, Any]:
         outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
@@ -321,6 +325,19 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def evict(self) -> None:
         """Leave memory: every frame is unwound here and now, with every command refused."""
         self.closed = True
+        if self.tasks or self._forgotten or self._generators:
+            self._unwind()
+        for timer in self.timers.values():
+            asyncio.Handle.cancel(timer)
+        self._forgotten.clear()
+        self._ready.clear()
+        self._heap.clear()
+        self.timers.clear()
+        self.tasks.clear()
+        self.execution = None
+        self.on_error = _ignore
+
+    def _unwind(self) -> None:
         outer, hooks = self._enter()
         try:
             for task in list(self.tasks.values()):
@@ -339,15 +356,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 waiter = task._fut_waiter  # type: ignore[attr-defined]
                 if waiter is not None:
                     asyncio.Future.cancel(waiter)
-            for timer in self.timers.values():
-                asyncio.Handle.cancel(timer)
-            self._forgotten.clear()
-            self._ready.clear()
-            self._heap.clear()
-            self.timers.clear()
-            self.tasks.clear()
-            self.execution = None
-            self.on_error = _ignore
         finally:
             self._leave(outer, hooks)
 
@@ -442,8 +450,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.call_exception_handler(context)
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)
+    """False. asyncio asks for every future and handle, so it is nothing that has to be interpreted."""
 
     def is_running(self) -> bool:
         return True

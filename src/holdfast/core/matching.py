@@ -75,44 +75,50 @@ def describe(kind: str, name: str, args: bytes) -> str:
     return f"{WORDS[kind]} {name!r}{' ' + (text if len(text) < 200 else text[:200] + '…') if text else ''}".strip()
 
 
+def is_keyed(cmd: str) -> bool:
+    """Whether it is a command with a key: others begin with the number of their cause."""
+    return cmd[1:2] == ":"
+
+
 def command_id(kind: str, cause: int, place: int, key: str) -> str:
     return f"{kind}:{key}" if key else f"{cause}{kind}{place}"
 
 
 class Ledger:
-    """The recorded commands of the attempt that is replayed, by cause and kind. Matching removes from it."""
+    """The recorded commands of the attempt that is replayed, by cause. Matching removes from it."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self._open: dict[tuple[int, str], dict[str, Recorded]] = {}
+        self._open: dict[int, dict[str, Recorded]] = {}
         self._keyed: dict[str, Recorded] = {}
-        self._causes: dict[int, str] = {}  # the kinds recorded under each cause
         seen: set[str] = set()
         for event in events:
             if not isinstance(event, Commanded):
                 continue
-            kind = KINDS.get(event.kind)
+            cmd = event.cmd
+            kind = KINDS.get(type(event).__name__)
             if kind == "r":  # an outcome that was reused; other commands than steps have been recorded before
-                kind = "s" if _STEP.match(event.cmd) else None
+                kind = "s" if _STEP.match(cmd) else None
             if kind is None:
                 continue
-            if event.cmd in seen:
+            if cmd in seen:
                 if kind == "c":  # a child that a fork had yet to start
-                    known = self._keyed.get(event.cmd) or self._open[event.cause, kind][event.cmd]
+                    known = self._keyed.get(cmd) or self._open[event.cause][cmd]
                     known.event = event
                 continue
-            seen.add(event.cmd)
-            recorded = Recorded(event.cmd, kind, event.name, bytes(event.args), event.cause, event)
-            kinds = self._causes.get(event.cause, "")
-            if kind not in kinds:
-                self._causes[event.cause] = kinds + kind
-            if event.cmd.startswith(f"{kind}:"):
-                self._keyed[event.cmd] = recorded
-            else:
-                self._open.setdefault((event.cause, kind), {})[event.cmd] = recorded
+            seen.add(cmd)
+            recorded = Recorded(cmd, kind, event.name, bytes(event.args), event.cause, event)
+            of_cause = self._open.get(event.cause)
+            if of_cause is None:
+                of_cause = self._open[event.cause] = {}
+            (self._keyed if is_keyed(cmd) else of_cause)[cmd] = recorded
+
+    def is_new(self, cause: int) -> bool:
+        """Whether there is nothing to match what `cause` leads to with."""
+        return cause not in self._open and not self._keyed
 
     def knows(self, cause: int) -> bool:
-        """Whether anything was ever recorded under `cause`."""
-        return cause in self._causes
+        """Whether anything was recorded under `cause`, which is being delivered."""
+        return cause in self._open
 
     def keyed(self, cmd: str) -> Recorded | None:
         return self._keyed.pop(cmd, None)
@@ -121,13 +127,17 @@ class Ledger:
         """What is recorded under a key and was not asked for."""
         return list(self._keyed.values())
 
-    def open(self, cause: int, kind: str) -> dict[str, Recorded]:
-        return self._open.get((cause, kind), _NOTHING)
+    def open(self, cause: int) -> dict[str, Recorded]:
+        """What is recorded under `cause` and was not asked for so far, of all kinds."""
+        return self._open.get(cause, _NOTHING)
 
-    def left_over(self, cause: int) -> list[Recorded]:
-        """What is recorded under `cause` and was not asked for."""
-        kinds = self._causes.get(cause, "")
-        return [recorded for kind in kinds for recorded in self._open.pop((cause, kind), _NOTHING).values()]
+    def recorded_under(self, cause: int) -> list[Recorded]:
+        """What is recorded under `cause` and was not asked for so far."""
+        return list(self._open.get(cause, _NOTHING).values())
+
+    def left_over(self, cause: int) -> Iterable[Recorded]:
+        """What is recorded under `cause` and was not asked for; nothing will be matched with it any more."""
+        return self._open.pop(cause, _NOTHING).values()
 
 
 _NOTHING: dict[str, Recorded] = {}
@@ -150,10 +160,10 @@ def match_one(ledger: Ledger, cause: int, kind: str, asked: A, place: int) -> Ma
     """Match a command that is recorded as soon as it is asked for: all of its cause are recorded, or none."""
     if asked.key:
         return _by_key(ledger, cause, kind, asked)
-    candidates = ledger.open(cause, kind)
+    candidates = ledger.open(cause)
     recorded = candidates.get(command_id(kind, cause, place, ""))
     if recorded is None or recorded.name != asked.name or recorded.args != asked.args:
-        same_name = [r for r in candidates.values() if r.name == asked.name]
+        same_name = [r for r in candidates.values() if r.kind == kind and r.name == asked.name]
         recorded = next((r for r in same_name if r.args == asked.args), same_name[0] if same_name else None)
     if recorded is None:
         return Match(asked, command_id(kind, cause, place, ""), None)
@@ -165,14 +175,15 @@ def match_all(ledger: Ledger, cause: int, kind: str, asked: list[A]) -> list[Mat
     """Match commands that are recorded only when something becomes of them, all that one cause led to."""
     if len(asked) == 1:
         return [match_one(ledger, cause, kind, asked[0], 0)]
-    candidates = ledger.open(cause, kind)
+    known = ledger.open(cause)
+    candidates = {cmd: recorded for cmd, recorded in known.items() if recorded.kind == kind}
     places = set(candidates)
     found: dict[int, Match[A]] = {}
 
     def pair(index: int, recorded: Recorded) -> None:
         changed = recorded.args != asked[index].args
         found[index] = Match(asked[index], recorded.cmd, recorded, changed)
-        del candidates[recorded.cmd]
+        del candidates[recorded.cmd], known[recorded.cmd]
 
     place = -1
     for index, a in enumerate(asked):

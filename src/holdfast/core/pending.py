@@ -53,6 +53,9 @@ class StepCall(Asked, kw_only=True):
     raw: bool = False
     dropped: bool = False
 
+    def drop(self) -> None:
+        self.dropped = True
+
 
 class PendingStep(msgspec.Struct):
     command: co.ScheduleStep

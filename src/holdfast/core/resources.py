@@ -49,7 +49,7 @@ def use(resource: Resource[T]) -> T:
     """The default of a step's parameter that is given a resource: `def load(x: int, db: Pool = use(pool))`."""
     given: Any = resource
     if not isinstance(given, Resource):
-        name = given.__name__ if inspect.isfunction(given) else show(given)
+        name = given.__name__ if inspect.isfunction(given) or inspect.isclass(given) else show(given)
         raise DefinitionError(f"use({name}): give a generator function that is decorated with @app.resource")
     return given  # type: ignore[return-value]  # it stands for the value until a worker gives that
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from holdfast.core.loop import Task
 
+_OURS = ("holdfast.", "asyncio.")
+
 
 class SourceLine(NamedTuple):
     """A line of code, to be put into words only when somebody asks."""
@@ -24,7 +26,7 @@ class SourceLine(NamedTuple):
 def source_line() -> SourceLine | None:
     """The nearest line of code that is not Holdfast's or asyncio's, if any calls."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_ours(frame):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frame = frame.f_back
     return None if frame is None else SourceLine(frame.f_code, frame.f_lineno)
 
@@ -47,7 +49,13 @@ def task_lines(task: Task[Any], users_own: bool = False) -> list[str]:
     return [_line(frame) for frame in frames if not (users_own and _is_ours(frame))]
 
 
-def _is_ours(frame: FrameType, modules: tuple[str, ...] = ("holdfast.", "asyncio.")) -> bool:
+def lines_of_error(error: BaseException) -> list[str]:
+    """The lines of users that an exception came through, outermost first."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [str(SourceLine(frame.f_code, number)) for frame, number in frames if not _is_ours(frame)]
+
+
+def _is_ours(frame: FrameType, modules: tuple[str, ...] = _OURS) -> bool:
     name: str = frame.f_globals.get("__name__", "")
     return name.startswith(modules)
 

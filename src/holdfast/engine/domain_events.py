@@ -14,6 +14,7 @@ from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.domain import Scalar, Subscriber, address, event_id, lookup, lookups, matches, started_run_id
 from holdfast.core.pending import FLAGS
+from holdfast.engine.failures import TEXT_LIMIT, error_text
 from holdfast.engine.records import HookLetter, RunOptions, correlation_of, fingerprint, to_record
 from holdfast.errors import ValueCodecError
 from holdfast.ports import (
@@ -32,7 +33,6 @@ from holdfast.ports import (
 )
 
 logger = logging.getLogger("holdfast.engine")
-TEXT_LIMIT = 2_000
 
 
 class Spec(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -85,19 +85,12 @@ def _facts(name: str, row: RunRow, event: ev.Event, codec: Codec) -> dict[str, A
         "app": row.app,
         "status": str(_STATUSES[name]),
         "reason": getattr(event, "reason", "")[:TEXT_LIMIT],
-        "error": "" if bytes(error) == b"null" else _error_text(error, codec),
+        "error": "" if bytes(error) == b"null" else error_text(error, codec),
         "correlation": correlation_of(row),
     }
     if isinstance(event, ev.StepFailed | ev.StepRefused):
         facts |= {"step": event.name, "attempt": getattr(event, "attempt", 1)}
     return facts
-
-
-def _error_text(error: Raw, codec: Codec) -> str:
-    try:
-        return codec.error_text(error)[:TEXT_LIMIT]
-    except ValueCodecError as unreadable:
-        return str(unreadable)
 
 
 _STATUSES = {

@@ -26,16 +26,16 @@ from holdfast.engine.backoff import Backoff
 from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import EventDelivery, news_of
 from holdfast.engine.guard import Guard
+from holdfast.engine.identity import Identity
 from holdfast.engine.inflight import InFlight
-from holdfast.engine.live import LiveRun
 from holdfast.engine.membership import Membership, new_worker_id
-from holdfast.engine.owned import Identity, Probe, read_options
 from holdfast.engine.probation import Probation
 from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message, stream_message
+from holdfast.engine.run import Home, LiveRun, Probe, read_options
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Claims, Inbox
 from holdfast.engine.ticks import Ticks
-from holdfast.errors import Fenced, StoreError, UnknownNameError
+from holdfast.errors import Fenced, StoreError, StoreLostError, UnknownNameError
 from holdfast.ports import (
     FINAL,
     Attempt,
@@ -45,6 +45,7 @@ from holdfast.ports import (
     Committed,
     Emission,
     Executor,
+    Message,
     Notifier,
     Outcome,
     RunQuery,
@@ -136,13 +137,15 @@ class Engine:
         self.due = Agenda()  # by the store's clock: when time alone brings a run in memory forward
         self.agenda = Agenda()  # by the clock that never jumps
         self.last_commit: float | None = None
+        self.lost: StoreLostError | None = None  # the store is gone for good, as far as this process can tell
+        self.strain = ""  # what weighs on the store without stopping it
         self.stopping = False
         self._is_over = False
         self._ready: OrderedDict[int, LiveRun] = OrderedDict()
         self._idle: OrderedDict[int, LiveRun] = OrderedDict()
         self._touched: dict[int, LiveRun] = {}
         self._kept: list[Outcome] = []  # could not be posted to those who own their runs now
-        self._greenlets = Greenlets()
+        self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock)
         self._is_in_doubt = False  # a commit of unknown fate may yet happen
         self._has_unknown_claims = False
 
@@ -196,8 +199,9 @@ class Engine:
         for live in self.runs.values():
             if live.execution is not None:
                 live.execution.evict()
-        self.runs.clear()
-        self._greenlets.close()
+        for table in (self.runs, self._ready, self._idle, self._touched):
+            table.clear()
+        self._home.greenlets.close()
         try:
             self.store.unregister(self.me.worker)
         except StoreError as error:
@@ -228,7 +232,9 @@ class Engine:
         if busy and not pausing:
             return Wake(None, None, 0.0, len(self.inflight), at_once=True)
         times = [self.agenda.next(), self.inflight.next_look()]
-        if pausing and (busy or self._touched or not self.membership.is_registered):
+        if not self.membership.is_registered:
+            times = [self.backoff.until]  # what is due is not done before that
+        elif pausing and (busy or self._touched):
             times.append(self.backoff.until)
         seconds = min(time for time in times if time is not None) - self.clock.monotonic()
         dues = [time for time in (self.due.next(), self.claims.due_at) if time is not None]
@@ -266,7 +272,7 @@ class Engine:
         if attempt is None:
             return
         live = self.runs.get(attempt.run_no)
-        if live is not None and live.inflight.get(attempt.cmd) is attempt:
+        if live is not None and live.steps.inflight.get(attempt.cmd) is attempt:
             live.deliveries.append(outcome)
             self._make_ready(live)
             return
@@ -276,33 +282,31 @@ class Engine:
 
     def _post_outcome(self, outcome: Outcome) -> None:
         """The run is no longer ours: its outcome goes to whoever owns it."""
-        failpoints.hit("engine.before_post_outcome")
         try:
-            self.store.post(outcome_message(outcome.attempt.run_id, outcome, self.me.worker))
+            self._post(outcome_message(outcome.attempt.run_id, outcome, self.me.worker))
         except StoreError as error:
             logger.warning("outcome of step %r is kept until the store answers: %s", outcome.attempt.step, error)
             self.inflight.put_back(outcome.attempt)
             self._kept.append(outcome)
             self.agenda.set("kept outcomes", self.clock.monotonic() + KEPT_OUTCOME_AGAIN)
-            return
-        self._look_at(Topic.INBOX)
-        self._ring(Topic.INBOX)
 
     def _take_report(self, report: Report) -> None:
         attempt = report.attempt
         live = self.runs.get(attempt.run_no)
-        if live is None or live.inflight.get(attempt.cmd) is not attempt:
+        if live is None or live.steps.inflight.get(attempt.cmd) is not attempt:
             if report.kind == "stream" and attempt in self.inflight:  # its run was let go meanwhile
-                self._try("keeping what a step says", lambda: self._post_item(report))
+                item = stream_message(attempt, self.store.now(), report.value)
+                self._try("keeping what a step says", lambda: self._post(item))
             return
         if report.kind == "stream":
             live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), report.value)
         else:
-            live.report(report.kind, attempt.cmd, report.value)
+            live.steps.report(report.kind, attempt.cmd, report.value)
         self._make_ready(live)
 
-    def _post_item(self, report: Report) -> None:
-        self.store.post(stream_message(report.attempt, self.store.now(), report.value))
+    def _post(self, message: Message) -> None:
+        failpoints.hit("engine.before_post")
+        self.store.post(message)
         self._look_at(Topic.INBOX)
         self._ring(Topic.INBOX)
 
@@ -321,7 +325,7 @@ class Engine:
                 case "sweep":
                     self._sweep(mono)
                 case "collect":
-                    self._collect(mono)
+                    self._collect()
                 case "stop":
                     self._is_over = True
                 case "kept outcomes":
@@ -354,14 +358,29 @@ class Engine:
                 for live in self.runs.values():
                     self._make_ready(live)
             self._set_aside_unknown()
+            self._note_strain(self.store.strain())
+        except StoreLostError as error:
+            self.lost = error
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
 
-    def _collect(self, mono: float) -> None:
-        """Delete what has expired, some at a time."""
-        gone = self._try("deleting what has expired", lambda: self.store.collect(BATCH))
-        has_more = gone is not None and max(gone.runs, gone.events) >= BATCH
-        self.agenda.set("collect", mono + (COLLECT_AGAIN if has_more else self.settings.collect_every))
+    def _note_strain(self, strain: str) -> None:
+        if strain and not self.strain:
+            logger.warning("%s", strain)
+        elif self.strain and not strain:
+            logger.info("what weighed on %s is over", self.store.url)
+        self.strain = strain
+
+    def _collect(self) -> None:
+        """Delete what has expired, for a share of the time: as fast as others start runs, and no turn waits for long."""
+        clock = self.clock.monotonic
+        end = clock() + self.settings.collect_for
+        while True:
+            gone = self._try("deleting what has expired", lambda: self.store.collect(BATCH))
+            has_more = gone is not None and max(gone.runs, gone.events) >= BATCH
+            if not has_more or clock() >= end:
+                break
+        self.agenda.set("collect", clock() + (COLLECT_AGAIN if has_more else self.settings.collect_every))
 
     def _set_aside_unknown(self) -> None:
         before = self.store.now() - round(self.settings.unknown_after * 1_000_000)
@@ -397,9 +416,10 @@ class Engine:
             self._tell_peers(Topic.INBOX)
 
     def _look_at_definitions(self) -> None:
-        """Something may have been defined since this engine has started, in a notebook for example."""
+        """Something may have been defined since this engine has started, in a notebook for example, or what was told of it
+        is damaged."""
         membership, revision = self.membership, self.app.revision
-        if revision == membership.revision or self.backoff.is_on():
+        if (revision == membership.revision and not membership.is_damaged) or self.backoff.is_on():
             return
         membership.names = sorted(self.app.known_names())
         self.ticks.learn(membership.names)
@@ -409,9 +429,9 @@ class Engine:
         except Fenced:
             self._fenced()
         except StoreError as error:
-            self.backoff.failed("making known what was defined", error)
+            self._failed("making known what was defined", error)
             return
-        membership.revision, self.claims.stale = revision, True
+        membership.revision, membership.is_damaged, self.claims.stale = revision, False, True
 
     def _make_ready(self, live: LiveRun) -> None:
         no = live.row.no
@@ -440,7 +460,7 @@ class Engine:
                 ready[no] = live
             else:
                 self._after_advance(live)
-            events += live.new_records()
+            events += len(live.change.records)
             if events > settings.max_events or clock() > end:
                 return
 
@@ -487,7 +507,7 @@ class Engine:
         waiting = []
         for attempt in self.inflight.to_look_at(mono):
             live = self.runs.get(attempt.run_no)
-            if live is None or live.inflight.get(attempt.cmd) is not attempt or live.released:
+            if live is None or live.steps.inflight.get(attempt.cmd) is not attempt or live.released:
                 continue
             began = self.executor.started_at(attempt.token)
             if began is None:
@@ -523,7 +543,7 @@ class Engine:
             return
         touched, self._touched = self._touched, {}
         self._take_back(touched)
-        changes = [(live, live.take_change()) for live in touched.values() if live.has_change()]
+        changes = [(live, live.take_change()) for live in touched.values() if live.change]
         if any(change.children or change.messages for _, change in changes):
             self.claims.stale = True
         claim = self._room_for_claims()
@@ -587,42 +607,44 @@ class Engine:
             self._drop(earlier)
         live = self._live(claimed)
         # Steps may still execute here from before it was paused or lost: they are not handed over again.
-        live.inflight = self.inflight.take_up(claimed.row.no)
+        live.steps.inflight = self.inflight.take_up(claimed.row.no)
         self.runs[claimed.row.no] = live
         self._make_ready(live)
 
     def _live(self, claimed: Claimed) -> LiveRun:
-        return LiveRun(claimed, self.app, self._greenlets, self.guard, self.me, self.clock)
+        return LiveRun(claimed, self._home)
 
     def _take_back(self, touched: dict[int, LiveRun]) -> None:
         """What a commit gives away or ends is not begun after it: others may have begun it then, or know its end."""
         for live in touched.values():
-            if not (live.to_cancel or (live.released and live.inflight)):
+            if live.released and live.steps.to_schedule:
+                live.steps.will_not_be_handed_over(self.store.now())
+            if not (live.steps.to_cancel or (live.released and live.steps.inflight)):
                 continue
-            given_up = {attempt.token: attempt for attempt in live.to_cancel}
+            given_up = {attempt.token: attempt for attempt in live.steps.to_cancel}
             if live.released:
-                given_up |= {attempt.token: attempt for attempt in live.inflight.values()}
+                given_up |= {attempt.token: attempt for attempt in live.steps.inflight.values()}
             for token in self.executor.withdraw(given_up):
                 attempt = given_up[token]
                 self.inflight.pop(token)
-                if live.inflight.get(attempt.cmd) is attempt:
-                    live.withdrawn(attempt.cmd, self.store.now())
+                if live.steps.inflight.get(attempt.cmd) is attempt:
+                    live.steps.withdrawn(attempt.cmd, self.store.now())
                 else:
-                    live.to_cancel.remove(attempt)
+                    live.steps.to_cancel.remove(attempt)
 
     def _act(self, touched: dict[int, LiveRun]) -> None:
         attempts: list[Attempt] = []
         for live in touched.values():
-            if live.to_cancel:
-                for attempt in live.to_cancel:
+            if live.steps.to_cancel:
+                for attempt in live.steps.to_cancel:
                     self.inflight.pop(attempt.token)
                     self.executor.cancel(attempt.token)
-                live.to_cancel.clear()
+                live.steps.to_cancel.clear()
             if live.released:
-                if not live.has_change():  # else it was set aside just now, which is still to be committed
+                if not live.change:  # else it was set aside just now, which is still to be committed
                     self._let_go(live)
-            elif live.to_schedule and not self.stopping:
-                scheduled, live.to_schedule = live.to_schedule, {}
+            elif live.steps.to_schedule and not self.stopping:
+                scheduled, live.steps.to_schedule = live.steps.to_schedule, {}
                 for command in scheduled.values():
                     if not live.released:
                         attempts += self._attempt(live, command)
@@ -642,18 +664,18 @@ class Engine:
         self.due.drop(no)
         self.agenda.drop(("show", no))
         self.agenda.drop(("park", no))
-        if live.inflight:
-            under_way = {cmd: attempt for cmd, attempt in live.inflight.items() if attempt in self.inflight}
+        if live.steps.inflight:
+            under_way = {cmd: attempt for cmd, attempt in live.steps.inflight.items() if attempt in self.inflight}
             for token in self.executor.withdraw([attempt.token for attempt in under_way.values()]):
                 del under_way[self.inflight.pop(token).cmd]  # type: ignore[union-attr]
             self.inflight.leave_behind(no, under_way)
-        for outcome in live.kept_outcomes():
+        for outcome in live.steps.kept(live.deliveries):
             self._post_outcome(outcome)
 
     def _attempt(self, live: LiveRun, command: co.ScheduleStep) -> list[Attempt]:
         """What to give to the executor: nothing if this worker's code lacks the step."""
         try:
-            options = live.step_options(command)
+            options = live.steps.options(command)
         except UnknownNameError as error:
             live.cannot_schedule(command, self.store.now(), error)
             self._make_ready(live)
@@ -666,38 +688,38 @@ class Engine:
             args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
             idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
-            pool="process" if self.me.isolates and live.is_suspect(command) else options.pool,
-            company=live.company(command) if options.pool != "process" else 0,
+            pool="process" if self.me.isolates and live.steps.is_suspect(command) else options.pool,
+            company=live.steps.suspicion.company(command.cmd) if options.pool != "process" else 0,
             data=command.data, checkpoint=self._checkpoint(live, command),
         )  # fmt: skip
-        live.inflight[command.cmd] = attempt
+        live.steps.inflight[command.cmd] = attempt
         return [attempt]
 
     def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:
         """The number that tells items of this execution from those of any other. An execution that was cut short, by a
         lost worker or one that was stopped, used up no attempt but may have streamed."""
         if not attempt.streams_as:
-            if live.streamed is None:
+            if live.steps.streamed is None:
                 try:
-                    live.streamed = self.store.streamed(live.row.id)
+                    live.steps.streamed = self.store.streamed(live.row.id)
                 except StoreError as error:
                     logger.warning("what run %s has streamed could not be read: %s", live.row.id, error)
                     return attempt.number
-            attempt.streams_as = max(attempt.number, live.streamed.get(attempt.cmd, 0) + 1)
-            live.streamed[attempt.cmd] = attempt.streams_as
+            attempt.streams_as = max(attempt.number, live.steps.streamed.get(attempt.cmd, 0) + 1)
+            live.steps.streamed[attempt.cmd] = attempt.streams_as
         return attempt.streams_as
 
     def _checkpoint(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
         """What an earlier attempt of the step has kept; it may have been on another worker."""
-        if live.checkpoints is None:
+        if live.steps.checkpoints is None:
             if not live.resumed:
                 return None
             try:
-                live.checkpoints = self.store.attributes(live.row.id, "checkpoint")
+                live.steps.checkpoints = self.store.attributes(live.row.id, "checkpoint")
             except StoreError as error:
                 logger.warning("checkpoints of run %s could not be read: %s", live.row.id, error)
                 return None
-        return live.checkpoints.get(command.cmd)
+        return live.steps.checkpoints.get(command.cmd)
 
     # -- telling others
 
@@ -708,9 +730,13 @@ class Engine:
             columns = change.columns
             if change.streamed or columns.get("status") in _WORTH_TELLING:
                 changed.append(live.row.id)
-            to_inboxes = to_inboxes or bool(change.messages) or any(child.if_taken for child in change.children)
-            to_runs = to_runs or live.released or bool(change.children)
-            emitted = emitted or any(isinstance(signal, Emission) for signal in change.signals)
+            to_runs = to_runs or live.released
+            if change.messages:
+                to_inboxes = True
+            if change.children:
+                to_runs, to_inboxes = True, to_inboxes or any(child.if_taken for child in change.children)
+            if change.signals:
+                emitted = emitted or any(isinstance(signal, Emission) for signal in change.signals)
             if live.options.schedule and columns.get("status") in FINAL:
                 self.ticks.look()  # a tick may wait for this end
             due = columns.get("wake_at")
@@ -746,14 +772,20 @@ class Engine:
         try:
             return ask()
         except StoreError as error:
-            self.backoff.failed(what, error)
+            self._failed(what, error)
             return None
+
+    def _failed(self, what: str, error: StoreError) -> None:
+        if isinstance(error, StoreLostError):
+            self.lost = error
+        else:
+            self.backoff.failed(what, error)
 
     def _commit_failed(
         self, touched: dict[int, LiveRun], changes: list[tuple[LiveRun, Change]], error: StoreError
     ) -> None:
         """Nobody knows whether it happened: each run has to be looked at again before it goes on."""
-        self.backoff.failed("commit", error)
+        self._failed("commit", error)
         self._is_in_doubt = True
         self._touched |= touched
         for live, change in changes:
@@ -780,7 +812,7 @@ class Engine:
                 return live
             claimed = self._read(row)
         except StoreError as error:
-            self.backoff.failed(f"reading run {live.row.id}", error)
+            self._failed(f"reading run {live.row.id}", error)
             return None
         if live.execution is not None:
             live.execution.evict()
@@ -800,7 +832,7 @@ class Engine:
                 if row.no not in self.runs:
                     self._take_over(self._read(row))
         except StoreError as error:
-            self.backoff.failed("looking for what was claimed", error)
+            self._failed("looking for what was claimed", error)
             return
         self._has_unknown_claims = False
 
@@ -831,7 +863,7 @@ class Engine:
         try:
             self.membership.register(self.ticks.names)
         except StoreError as error:
-            self.backoff.failed("registering", error)
+            self._failed("registering", error)
             return False
         self.claims.stale = self.inbox.stale = True
         return True
@@ -839,12 +871,12 @@ class Engine:
     def _take_back_all(self) -> None:
         """What was announced and has not begun will begin elsewhere: say so, else it would count as begun."""
         waiting = {
-            no: live for no, live in self.runs.items() if live.inflight and not (live.broken or live.has_change())
+            no: live for no, live in self.runs.items() if live.steps.inflight and not (live.broken or live.change)
         }
         for live in waiting.values():
             live.released = True
         self._take_back(waiting)
-        changes = [live.take_change() for live in waiting.values() if live.has_change()]
+        changes = [live.take_change() for live in waiting.values() if live.change]
         try:
             if changes:
                 failpoints.hit("engine.before_commit")

@@ -7,7 +7,7 @@ import msgspec
 
 class Health(msgspec.Struct, kw_only=True):
     """Ages in seconds. An engine is well as long as its heartbeats reach the store and its loop turns, each within
-    the lease: after that, others take its runs over."""
+    the lease: after that, others take its runs over. `note` is what weighs on the store without stopping it."""
 
     ok: bool
     problem: str
@@ -21,6 +21,7 @@ class Health(msgspec.Struct, kw_only=True):
     runs: int
     steps: int
     stopping: bool
+    note: str = ""
 
 
 class Pulse:
@@ -29,7 +30,6 @@ class Pulse:
     def __init__(self, now: float) -> None:
         self.heartbeat = now
         self.turn = now
-        self.commit: float | None = None
         self.trouble = ""
 
     def beaten(self, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 from holdfast.engine.engine import Arrival, DeclaredDead, Engine, Hint, Report, Stop, Wake
 from holdfast.engine.health import Health, Pulse
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreLostError
 from holdfast.logs import install
 from holdfast.ports import Attempt, Clock, Store, Topic
 
@@ -52,7 +53,6 @@ class Host:
         self._pulse = Pulse(engine.clock.monotonic())
         self._heart: threading.Thread | None = None
         self._is_ending = threading.Event()
-        self.on_beat: Callable[[], None] = lambda: None
         self._broken_turns = 0
 
     @property
@@ -77,17 +77,20 @@ class Host:
             raise
         engine.guard.start()
         engine.executor.start(
-            self._arrivals.put, self._report, lambda: engine.membership.may_begin(self._declared_dead)
+            self._arrivals.put, self._report, functools.partial(engine.membership.may_begin, self._declared_dead)
         )
         self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
         self._heart.start()
 
     def run(self) -> None:
-        """Turn until stopped."""
+        """Turn until stopped, or until the store is lost: then `failure` says so."""
         try:
             wake = self._turn([])
             while wake is not None:
                 wake = self._turn(self._arrived(wake))
+        except StoreLostError as error:
+            self.failure = error
+            logger.critical("worker %s ends, as there is nothing that it can do any more: %s", self.worker_id, error)
         except BaseException as error:
             self.failure = error
             logger.critical("the engine of app %r ends because of an error in it", self.engine.app.name, exc_info=True)
@@ -110,14 +113,17 @@ class Host:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""
         engine, pulse, now = self.engine, self._pulse, self.engine.clock.monotonic()
         problem = pulse.problem(now, engine.settings.lease)
-        if self.failure is not None:
+        lost = engine.lost or (self.failure if isinstance(self.failure, StoreLostError) else None)
+        if lost is not None:
+            problem = str(lost)
+        elif self.failure is not None:
             problem = f"the engine has ended because of an error in it: {self.failure!r}"
         return Health(
             ok=not problem, problem=problem, worker=engine.me.worker, app=engine.app.name, build=engine.me.build,
-            store_reachable=not pulse.trouble, heartbeat_age=round(now - pulse.heartbeat, 3),
+            store_reachable=not (pulse.trouble or lost), heartbeat_age=round(now - pulse.heartbeat, 3),
             turn_age=round(now - pulse.turn, 3),
             commit_age=None if engine.last_commit is None else round(now - engine.last_commit, 3),
-            runs=len(engine.runs), steps=len(engine.inflight), stopping=engine.stopping,
+            runs=len(engine.runs), steps=len(engine.inflight), stopping=engine.stopping, note=engine.strain,
         )  # fmt: skip
 
     # -- turning
@@ -137,6 +143,8 @@ class Host:
             engine.start_over()
             return Wake(None, None, engine.backoff.until - engine.clock.monotonic(), 0)
         self._broken_turns = 0
+        if engine.lost is not None:
+            raise engine.lost
         return wake
 
     def _arrived(self, wake: Wake) -> list[Arrival]:
@@ -169,7 +177,6 @@ class Host:
                 if not membership.beat():
                     self._declared_dead(worker_id)
                 self._pulse.beaten(self.engine.clock.monotonic())
-                self.on_beat()
             except StoreError as error:
                 self._pulse.trouble = str(error)
                 logger.warning("heartbeat failed, trying again: %s", error)

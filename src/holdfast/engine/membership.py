@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from holdfast.core.registry import Definitions
 from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import subscription_of
-from holdfast.engine.owned import Identity
+from holdfast.engine.identity import Identity
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError
 from holdfast.ports import Clock, Store, Subscription, WorkerRow
@@ -46,6 +46,7 @@ class Membership:
         self.is_registered = False
         self.has_peers = False
         self.clock_was_set_back = False
+        self.is_damaged = False  # what others read of this worker
 
     # -- coming and going
 
@@ -55,6 +56,8 @@ class Membership:
         self._store.register(self._describe(worker_id, schedules), self._settings.lease_us, self._subscriptions())
         self.me.worker = worker_id
         self._sure_until = began + self._settings.lease
+        # The clock may have jumped before this worker came: the others get the time to renew their leases by it.
+        self._judge_from = self._store.now() + self._settings.lease_us
         self.is_registered = True
 
     def tell_definitions(self, schedules: Sequence[str]) -> None:
@@ -111,7 +114,9 @@ class Membership:
         """Who lives, and who no longer does: those that are declared dead now."""
         by_lease = self._store.now() >= self._judge_from
         dead = self._store.bury(self.me.worker, by_lease=by_lease)
-        peers = [worker for worker in self._store.workers() if worker.id != self.me.worker]
+        workers = self._store.workers()
+        self.is_damaged = any(worker.damage for worker in workers if worker.id == self.me.worker)
+        peers = [worker for worker in workers if worker.id != self.me.worker]
         self.has_peers = bool(peers)
         self.me.others, self.me.peers = {w.build for w in peers}, frozenset(w.id for w in peers)
         self.me.looks += 1

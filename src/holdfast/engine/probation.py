@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.live import LiveRun
-from holdfast.engine.owned import Probe
+from holdfast.engine.run import LiveRun, Probe
 
 
 class Probation:
@@ -20,6 +19,7 @@ class Probation:
 
     def is_probing(self) -> bool:
         live = self.probed
+        # One that wants another probe is not being probed: it waits for its turn like the others.
         return live is not None and self._runs.get(live.row.no) is live and live.probe is Probe.ANNOUNCED
 
     def has_next(self) -> bool:

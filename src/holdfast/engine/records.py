@@ -15,27 +15,15 @@ from holdfast.ports import Attempt, Message, Outcome, Record, RunRow, Status
 
 
 def to_record(event: ev.Event) -> Record:
-    get = _fields.get(type(event))
-    if get is None:
-        names = set(type(event).__struct_fields__)
-        get = _fields[type(event)] = tuple(
-            name if name in names else "" for name in ("name", "cmd", "cause", "attempt", "worker")
-        )
-    name, cmd, cause, attempt, worker = get
+    if isinstance(event, ev.StepOutcome):  # most are
+        return Record(
+            event.seq, type(event).__name__, event.name, event.cmd, event.cause, event.attempt, event.worker, event.ts,
+            ev.to_json(event),
+        )  # fmt: skip
     return Record(
-        event.seq,
-        event.kind,
-        getattr(event, name) if name else "",
-        getattr(event, cmd) if cmd else "",
-        getattr(event, cause) if cause else 0,
-        getattr(event, attempt) if attempt else 0,
-        getattr(event, worker) if worker else "",
-        event.ts,
-        ev.to_json(event),
-    )
-
-
-_fields: dict[type, tuple[str, ...]] = {}
+        event.seq, event.kind, getattr(event, "name", ""), getattr(event, "cmd", ""), getattr(event, "cause", 0),
+        getattr(event, "attempt", 0), getattr(event, "worker", ""), event.ts, ev.to_json(event),
+    )  # fmt: skip
 
 
 PRIORITY_HEAD_START = 60 * 1_000_000
@@ -101,7 +89,7 @@ class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Cancel, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
+    """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
 
     reason: str = ""
     parent_id: str = ""
@@ -114,6 +102,7 @@ LETTERS: dict[str, type[Any]] = {
     "outcome": OutcomeLetter,
     "stream": StreamLetter,
     "cancel": ControlLetter,
+    "terminate": ControlLetter,
     "pause": ControlLetter,
     "resume": ControlLetter,
     "retry": ControlLetter,
@@ -183,15 +172,6 @@ def child_message(row: RunRow, end: ev.Event) -> Message:
         body=msgspec.json.encode(letter),
         dedupe=f"child:{letter.cmd}:{row.id}:{end.seq}",
     )
-
-
-def printable(what: object) -> str:
-    """Whatever it is, as a text that every store can hold."""
-    try:
-        text = str(what)
-    except BaseException:  # the code of users makes it, and may do anything
-        text = f"<{type(what).__name__} whose text can't be made>"
-    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def fingerprint(name: str, call: bytes) -> bytes:

@@ -6,8 +6,9 @@ import msgspec
 
 
 class Settings(msgspec.Struct, kw_only=True):
-    """Times in seconds. Without `schedules`, ticks start no runs here. After more than `broken_turns` turns in a row that
-    failed in ways nobody thought of, the engine gives up."""
+    """Times in seconds. What has expired is deleted for `collect_for` at a time, so that no turn waits for long. Without
+    `schedules`, ticks start no runs here. After more than `broken_turns` turns in a row that failed in ways nobody thought
+    of, the engine gives up."""
 
     lease: float = 10.0
     beat: float = 2.0
@@ -25,6 +26,7 @@ class Settings(msgspec.Struct, kw_only=True):
     grace: float = 10.0
     patience: float = 2.0
     collect_every: float = 60.0
+    collect_for: float = 0.1
     schedules: bool = True
     broken_turns: int = 5
 

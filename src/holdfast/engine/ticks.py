@@ -19,6 +19,7 @@ from holdfast.core.registry import Definitions
 from holdfast.engine.programs import is_durable
 from holdfast.engine.records import RunOptions, fingerprint, to_record
 from holdfast.engine.timetable import LIMIT, Spec, jitter, local, next_tick, ticks_to_take
+from holdfast.errors import ScheduleError
 from holdfast.ports import NewRun, ScheduleChange, ScheduleRow, Store
 
 logger = logging.getLogger("holdfast.engine")
@@ -26,7 +27,13 @@ BATCH = 100
 
 
 def read_spec(row: ScheduleRow) -> Spec:
-    return msgspec.json.decode(row.spec, type=Spec)
+    try:
+        return msgspec.json.decode(row.spec, type=Spec)
+    except (msgspec.DecodeError, TypeError) as error:
+        raise ScheduleError(
+            f"what schedule {row.name!r} does can't be read from the store ({error}); put or declare it again, or delete it",
+            name=row.name,
+        ) from error
 
 
 def tick_run_id(name: str, tick: int, spec: Spec) -> str:
@@ -97,9 +104,13 @@ def declare(declared: ScheduleRow, known: ScheduleRow | None, now: int) -> Sched
 
 def retimed(row: ScheduleRow, spec: bytes, now: int) -> ScheduleRow:
     """A schedule with another spec. Its next tick stays the same if its times do."""
-    before, row = read_spec(row), msgspec.structs.replace(row, spec=spec)
+    try:
+        before = read_spec(row).timing
+    except ScheduleError:  # it was damaged, and no longer is
+        before = None
+    row = msgspec.structs.replace(row, spec=spec)
     after = read_spec(row)
-    if before.timing != after.timing and not row.paused:
+    if before != after.timing and not row.paused:
         row.next_at = next_tick(after, now)
     return row
 
@@ -111,6 +122,13 @@ def set_back(row: ScheduleRow, now: int) -> ScheduleRow | None:
         return None
     next_at = next_tick(read_spec(row), now)
     return msgspec.structs.replace(row, next_at=next_at) if next_at is not None and next_at < row.next_at else None
+
+
+def _paused(row: ScheduleRow, error: Exception) -> ScheduleChange:
+    """A schedule that was damaged, or made by another version, or lives in a zone that is unknown here."""
+    logger.error("schedule %r can't go on", row.name, exc_info=error)
+    reason = f"its next tick can't be told: {type(error).__name__}: {error}"
+    return ScheduleChange(row=msgspec.structs.replace(row, paused=True, next_at=None, reason=reason))
 
 
 class Ticks:
@@ -156,7 +174,12 @@ class Ticks:
         """What is to be done about a schedule that is known, beside what code says of it."""
         if self._has_vanished(row):
             return [ScheduleChange(row=row, delete=True)]
-        earlier = set_back(row, now) if row.workflow in self._names else None
+        if row.workflow not in self._names or row.damage:
+            return []
+        try:
+            earlier = set_back(row, now)
+        except Exception as error:
+            return [_paused(row, error)]
         return [] if earlier is None else [ScheduleChange(row=earlier)]
 
     def fire(self) -> bool:
@@ -178,12 +201,14 @@ class Ticks:
         if self._has_vanished(row):
             logger.warning("schedule %r is deleted: the code of no live worker declares it any more", row.name)
             return ScheduleChange(row=row, delete=True)
+        if row.damage:
+            logger.error("schedule %r is paused: %s", row.name, row.damage)
+            reason = f"{row.damage}; ticks that waited are lost, and may be made up for with a backfill; then resume it"
+            return ScheduleChange(row=msgspec.structs.replace(row, paused=True, next_at=None, reason=reason))
         try:
             return advance(self._app, row, now)
-        except Exception as error:  # made by another version, or a zone that is unknown here
-            logger.exception("schedule %r can't go on", row.name)
-            reason = f"its next tick can't be told: {type(error).__name__}: {error}"
-            return ScheduleChange(row=msgspec.structs.replace(row, paused=True, next_at=None, reason=reason))
+        except Exception as error:
+            return _paused(row, error)
 
     def _has_vanished(self, row: ScheduleRow) -> bool:
         """Whether it was declared by code that no longer does. Workers may know different parts of an app, and old and

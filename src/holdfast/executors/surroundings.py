@@ -64,8 +64,9 @@ class Surroundings:
     async def aexecute(self, definition: StepDefinition, context: StepContext) -> Any:
         """Execute an attempt of an async step on the running loop."""
         self._enter(context)
-        if not self._arounds:
-            return await self._acall(definition, context)
+        if not self._arounds and not definition.resources:
+            args, kwargs = context.codec.decode_call(context.attempt.args, definition.hints)
+            return await definition.function(*args, **kwargs)
         async with contextlib.AsyncExitStack() as stack:
             for around in self._arounds:
                 generator = around.function(_seen(definition, context))

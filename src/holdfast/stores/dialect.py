@@ -7,6 +7,8 @@ place of the shared one.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +35,7 @@ class Dialect:
     numbered: str
     """A condition: one of the numbers in the parameter {0}."""
     elements: str
-    """The texts in the column {0} of another table, as a table `j` with a column `value`."""
+    """The texts in the column {0} of another table, as a table `j` with a column `value`; none if the column is damaged."""
     sql: Callable[[str], str]
     """A statement as the driver takes it."""
     array: Callable[[Iterable[Any]], Any]
@@ -72,22 +74,24 @@ def in_chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         at += size
 
 
-def _values(rows: Sequence[Row]) -> tuple[str, list[Any]]:
-    marks = f"({', '.join('?' * len(rows[0]))})"
-    return f"VALUES {', '.join([marks] * len(rows))}", [value for row in rows for value in row]
+@functools.lru_cache(1_000)
+def _values(columns: int, rows: int) -> str:
+    marks = f"({', '.join('?' * columns)})"
+    return f"VALUES {', '.join([marks] * rows)}"
 
 
 def _insert(table: str, columns: Sequence[str], rows: Sequence[Row]) -> Iterator[Statement]:
     for chunk in in_chunks(rows):
-        values, parameters = _values(chunk)
-        yield f"INSERT INTO {table} ({', '.join(columns)}) {values}", parameters
+        values = _values(len(columns), len(chunk))
+        yield f"INSERT INTO {table} ({', '.join(columns)}) {values}", [*itertools.chain.from_iterable(chunk)]
 
 
 def _update(table: str, columns: Sequence[str], rows: Sequence[Row]) -> Iterator[Statement]:
     sets = ", ".join(f"{name} = v.column{i}" for i, name in enumerate(columns[1:], 2))
     for chunk in in_chunks(rows):
-        values, parameters = _values(chunk)
-        yield f"UPDATE {table} SET {sets} FROM ({values}) AS v WHERE {columns[0]} = v.column1", parameters
+        values = _values(len(columns), len(chunk))
+        statement = f"UPDATE {table} SET {sets} FROM ({values}) AS v WHERE {columns[0]} = v.column1"
+        yield statement, [*itertools.chain.from_iterable(chunk)]
 
 
 SQLITE = Dialect(
@@ -95,7 +99,7 @@ SQLITE = Dialect(
     marks={"ordered_join": "CROSS JOIN", "lock": "", "skip": "", "fence": "", "unindexed": "+"},
     among="IN (SELECT value FROM json_each(:{0}))",
     numbered="IN (SELECT value FROM json_each(:{0}))",
-    elements="json_each({0}) j",
+    elements="json_each(CASE WHEN json_valid({0}) THEN {0} ELSE '[]' END) j",
     sql=str,
     array=lambda values: json.dumps(list(values)),
     insert=_insert,

@@ -21,7 +21,7 @@ from holdfast.ports import (
     Unsubscription,
     WorkerRow,
 )
-from holdfast.stores.queries import SqlQuery, refuse_nul
+from holdfast.stores.queries import SqlQuery, list_in, refuse_nul
 
 DAY = 86_400 * SECOND
 RETENTION = 30 * DAY
@@ -106,7 +106,7 @@ class EventTables(SqlQuery):
 
     def _dismiss(self, db: Any, listens: str) -> None:
         """A worker has left, and with it what it alone has declared, if others know better."""
-        declared = self.dialect.array(json.loads(listens))
+        declared = self.dialect.array(list_in(listens, str))
         db.execute(self._q["declared_until_now"], {"app": self.app, "listens": declared, "now": self.now()})
         self._end_undeclared(db)
 

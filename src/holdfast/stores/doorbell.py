@@ -43,6 +43,7 @@ class Doorbell(Notifier):
         self._folder, name = os.path.split(path)
         self._prefix = f"{os.fsdecode(os.fsencode(name)[:_NAME_LIMIT])}-bell-"
         self._out: socket.socket | None = None
+        self._is_closed = False
         self._next_clearing = 0.0
         self._in: socket.socket | None = None
         self._name = ""
@@ -179,9 +180,13 @@ class Doorbell(Notifier):
 
     def _send(self, name: str, data: bytes) -> None:
         with contextlib.suppress(OSError), _reachable(self._folder, name) as address:
-            if self._out is None:
-                self._out = _socket()
-            self._out.sendto(data, socket.MSG_DONTWAIT, address)
+            with self._lock:
+                if self._out is None:
+                    if self._is_closed:
+                        return
+                    self._out = _socket()
+                out = self._out
+            out.sendto(data, socket.MSG_DONTWAIT, address)
 
     def watch(self, run_id: str) -> Watch:
         return _SocketWatch(self, run_id)
@@ -193,9 +198,11 @@ class Doorbell(Notifier):
                 self._thread.join(1)
             self.take_down(self._in, self._name)
             self._in = None
-        if self._out is not None:
-            self._out.close()
-            self._out = None
+        with self._lock:
+            self._is_closed = True
+            out, self._out = self._out, None
+        if out is not None:
+            out.close()
 
 
 class _SocketWatch(Watch):
@@ -203,17 +210,20 @@ class _SocketWatch(Watch):
         self._bell = bell
         self._in: socket.socket | None = None
         self._told = False
+        self._rung_at: int | None = None  # a ring has ended the watch
         bell.clear_stale()
         with contextlib.suppress(OSError):  # without a bell of its own it looks more often
             self._in, self._name = bell.hang()
             self._message = b"\0".join((b"watch", run_id.encode(), os.fsencode(self._name), b""))
-            self._told = self._tell()
+            self._told = self._tell(time.monotonic_ns())
 
-    def _tell(self) -> bool:
-        """Ask for a ring, also for what is announced from now on until this arrives: the clock is one for all processes."""
-        return self._bell.tell_engines(self._message + str(time.monotonic_ns()).encode())
+    def _tell(self, since: int) -> bool:
+        """Ask for a ring, also for what was announced since then: the clock is one for all processes."""
+        return self._bell.tell_engines(self._message + str(since).encode())
 
     def wait(self, timeout: float) -> bool:
+        if self._rung_at is not None:
+            self._told, self._rung_at = self._tell(self._rung_at), None
         # While there is no engine yet, nobody will ring.
         timeout = max(timeout if self._told else min(timeout, 0.05), 0.001)
         if self._in is None:
@@ -223,11 +233,12 @@ class _SocketWatch(Watch):
         try:
             self._in.recv(64)
         except TimeoutError:
-            self._told = self._tell()  # there may be other engines by now
+            self._told = self._tell(time.monotonic_ns())  # there may be other engines by now
             return False
         except OSError:
             return False
-        self._told = self._tell()  # a ring ends a watch
+        # Most who are rung need no other ring, so it is asked for only when they wait again.
+        self._rung_at = time.monotonic_ns()
         return True
 
     def close(self) -> None:

@@ -43,7 +43,8 @@ class ForkGate:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # a signal's handler may come here while its thread is here already
+        self._changed = threading.Condition(self._lock)
         self._inside: dict[int, list[str]] = {}
         self._forking = 0
         self._busy: dict[int, set[str]] = {}
@@ -62,7 +63,7 @@ class ForkGate:
         if path in self._refused:
             raise StoreUnavailableError(self._refused[path])
         me, inside = threading.get_ident(), self._inside
-        with self._changed:
+        with self._lock:
             while self._forking and me not in self._inside:
                 self._changed.wait()
             inside.setdefault(me, []).append(path)
@@ -70,7 +71,7 @@ class ForkGate:
             yield
         finally:
             if inside is self._inside:  # else this is a child that forked in here
-                with self._changed:
+                with self._lock:
                     inside[me].remove(path)
                     if not inside[me]:
                         del inside[me]
@@ -81,7 +82,7 @@ class ForkGate:
 
     def _before(self) -> None:
         me, deadline = threading.get_ident(), time.monotonic() + PATIENCE
-        with self._changed:
+        with self._lock:
             self._forking += 1
             # Whoever forks while it uses a file itself would wait for those that wait for it.
             while self._inside and me not in self._inside:
@@ -94,7 +95,7 @@ class ForkGate:
             attendant.before_fork(busy)
 
     def _after_in_parent(self) -> None:
-        with self._changed:
+        with self._lock:
             self._busy.pop(threading.get_ident(), None)
             self._forking -= 1
             self._changed.notify_all()

@@ -15,12 +15,17 @@ import os
 import struct
 import sys
 import threading
+import time
+from pathlib import Path
 
 SUFFIXES = ("", "-wal", "-shm")
 _SHARED = (0x40000002, 510)
 """The bytes of the database that SQLite locks while it has it open."""
 _DEADMAN = (128, 1)
 """The byte of the WAL's index that says somebody uses it."""
+_MARKS = 123
+"""The first of the five bytes of the WAL's index that readers lock."""
+_LOCKS = Path("/proc/locks")
 _HAS_OWN_LOCKS = sys.platform == "linux" and sys.maxsize > 2**32  # the layout of `struct flock` below
 
 
@@ -42,9 +47,12 @@ class Ground:
 
 def identity(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        return _identity(os.stat(path))
     except FileNotFoundError:
         return None
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
@@ -64,10 +72,25 @@ class Anchor:
             self.close()
             raise
 
+    def is_in_place(self) -> bool:
+        files = (self.path, f"{self.path}-shm")
+        return [_identity(os.fstat(fd)) for fd in self._fds] == [identity(file) for file in files]
+
     def lift(self) -> None:
         """Let SQLite clear up after itself, if this was the last process."""
         for fd, place in zip(self._fds, (_SHARED, _DEADMAN), strict=True):
             _lock(fd, fcntl.F_UNLCK, place)
+
+    def readers(self) -> set[int]:
+        """The processes that read what was there before the last commits. The index says up to which frame each of five
+        marks reads, and who reads at a mark holds a lock on its byte."""
+        head = os.pread(self._fds[1], 120, 0)
+        if len(head) < 120:
+            return set()
+        (frames,) = struct.unpack_from("=I", head, 16)
+        marks = struct.unpack_from("=5I", head, 100)
+        behind = {_MARKS + number for number, mark in enumerate(marks) if number == 0 or mark < frames}
+        return {pid for pid, start, end in _read_locks(self._fds[1]) if any(start <= byte <= end for byte in behind)}
 
     def close(self) -> None:
         """Only once this process has no connection any more: it drops SQLite's own locks."""
@@ -90,7 +113,7 @@ class Anchors:
             return None
         with self._lock:
             anchor = self._by_path.get(path)
-            if anchor is None:
+            if anchor is None or not anchor.is_in_place():  # else it holds on to files that were replaced
                 anchor = self._by_path[path] = Anchor(path)
             anchor.holders += 1
             return anchor
@@ -105,12 +128,35 @@ class Anchors:
                 del self._by_path[anchor.path]
             return True
 
+    def readers(self, path: str) -> list[int]:
+        """The processes whose reading keeps the WAL of a database from being copied into it, where the system tells."""
+        with self._lock:
+            anchor = self._by_path.get(path)
+        if anchor is None:
+            return []
+        found = anchor.readers()
+        time.sleep(0.05)  # those that were only passing are gone by then
+        return sorted(found & anchor.readers())
+
     def after_fork(self) -> None:
         """In a child: its copies of the descriptors would keep the parent's locks after the parent's death."""
         self._lock = threading.RLock()
         for anchor in self._by_path.values():
             anchor.close()
         self._by_path.clear()
+
+
+def _read_locks(fd: int) -> list[tuple[int, int, int]]:
+    """The locks of readers on an open file: process, first and last byte."""
+    inode, found = str(os.fstat(fd).st_ino), []
+    with contextlib.suppress(OSError, ValueError):
+        for line in _LOCKS.read_text().splitlines():
+            # 1: POSIX  ADVISORY  READ 4711 fe:00:1234 124 124; a line with `->` is one that waits
+            fields = line.split()
+            if fields[1] == "POSIX" and fields[3] == "READ" and fields[5].rpartition(":")[2] == inode:
+                end = sys.maxsize if fields[7] == "EOF" else int(fields[7])
+                found.append((int(fields[4]), int(fields[6]), end))
+    return [lock for lock in found if lock[0] > 0]
 
 
 def _lock(fd: int, how: int, place: tuple[int, int]) -> None:

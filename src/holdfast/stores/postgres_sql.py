@@ -28,6 +28,10 @@ NEW_RUN = (
 EMISSION = ("id", "name", "key", "payload", "correlation", "run_id", "cmd", "quiet", "ts")
 MESSAGE = ("to_run", "kind", "control", "late", "dedupe", "body", "nth")
 
+TEXT = r'"([^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{{4}})*"'
+TEXTS = rf"^\[({TEXT}(, {TEXT})*)?\]$"
+"""What a list of texts in JSON looks like, as this library writes it."""
+
 
 def table_of(columns: Sequence[str], rows: Sequence[Row], prefix: str) -> tuple[str, dict[str, Any]]:
     """Rows as something to select from, and its parameters."""
@@ -66,7 +70,7 @@ POSTGRES = Dialect(
     },
     among="= ANY(:{0}::text[])",
     numbered="= ANY(:{0}::bigint[])",
-    elements="jsonb_array_elements_text({0}::jsonb) AS j(value)",
+    elements=f"jsonb_array_elements_text((CASE WHEN {{0}} ~ '{TEXTS}' THEN {{0}} ELSE '[]' END)::jsonb) AS j(value)",
     sql=_sql,
     array=array,
     insert=_insert,

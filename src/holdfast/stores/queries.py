@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ SCHEDULE = (
 )
 VALUE_LIMIT = 200
 LAST_CHARACTER = "\U0010ffff"
+Item = TypeVar("Item", bound=str | int)
 
 
 def refuse_nul(*texts: str) -> None:
@@ -39,6 +40,25 @@ def refuse_nul(*texts: str) -> None:
             raise EncodeError(
                 f"{text!r} contains a NUL character, which can't be kept in an id, a name or a key; leave it out"
             )
+
+
+def list_in(text: Any, kind: type[Item]) -> list[Item]:
+    """A column that holds a list; an empty one if it was damaged. One bad row must not keep anybody from the others."""
+    return _read_list(text, kind) or []
+
+
+def _read_list(text: Any, kind: type[Item]) -> list[Item] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError):
+        return None
+    return found if isinstance(found, list) and all(type(item) is kind for item in found) else None
+
+
+def damage_of(**columns: tuple[Any, type[str] | type[int]]) -> str:
+    """What to say of the columns that should hold lists of that kind, and don't; empty if they do."""
+    bad = [name for name, (text, kind) in columns.items() if _read_list(text, kind) is None]
+    return f"its row in the store is damaged: {' and '.join(bad)} can't be read" if bad else ""
 
 
 @cache
@@ -82,8 +102,9 @@ class SqlQuery(abc.ABC):
             rows = db.execute(self._q["select_workers"], {"app": self.app}).fetchall()
         return [
             WorkerRow(
-                id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=json.loads(r[5]), address=r[6],
-                started_at=r[7], lease_until=r[8], schedules=json.loads(r[9]),
+                id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=list_in(r[5], str), address=r[6],
+                started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str),
+                damage=damage_of(names=(r[5], str), schedules=(r[9], str)),
             )
             for r in rows
         ]  # fmt: skip
@@ -197,7 +218,7 @@ class SqlQuery(abc.ABC):
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         with self.read() as db:
             rows = db.execute(self._q["find_hook"], {"value": key, "app": self.app}).fetchall()
-        return [(run_id, name) for run_id, names in rows for name in json.loads(names)]
+        return [(run_id, name) for run_id, names in rows for name in list_in(names, str)]
 
     # -- schedules
 
@@ -211,7 +232,8 @@ class SqlQuery(abc.ABC):
         return [
             ScheduleRow(
                 name=r[0], workflow=r[1], spec=r[2], declared=bool(r[3]), paused=bool(r[4]), reason=r[5], next_at=r[6],
-                last_at=r[7], active=r[8], is_active=bool(r[9]), queued=json.loads(r[10]), revision=r[11],
+                last_at=r[7], active=r[8], is_active=bool(r[9]), queued=list_in(r[10], int), revision=r[11],
+                damage=damage_of(queued=(r[10], int)),
             )
             for r in rows
         ]  # fmt: skip

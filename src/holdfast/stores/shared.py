@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from importlib import resources
 from typing import Any, Protocol
 
+from msgspec.structs import astuple
+
 from holdfast.errors import Fenced, StoreSchemaError
 from holdfast.ports import (
     FINAL,
@@ -92,6 +94,9 @@ class SqlStore(EventTables):
     def check(self) -> None:
         """A server watches over its own files."""
 
+    def strain(self) -> str:
+        return ""  # and over what weighs on them
+
     # -- schema
 
     def _migrate(self) -> None:
@@ -125,7 +130,7 @@ class SqlStore(EventTables):
             return 0
         if {"meta", "runs", "history", "inbox"} <= tables:
             found = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-            if found is not None:
+            if found is not None and re.fullmatch(rb"\d+", _bytes(found[0])):
                 return int(found[0])
         raise StoreSchemaError(f"{self.url} is a database of another program; name another file or schema for Holdfast")
 
@@ -277,11 +282,7 @@ class SqlStore(EventTables):
         db.execute(self._q["set_attribute"], parameters)
 
     def _insert_records(self, db: Any, histories: Iterable[tuple[int, Iterable[Record]]]) -> None:
-        rows = [
-            (no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload)
-            for no, records in histories
-            for r in records
-        ]
+        rows = [(no, *astuple(record)) for no, records in histories for record in records]
         for statement in self.dialect.insert("history", HISTORY, rows):
             db.execute(*statement)
 
@@ -292,7 +293,8 @@ class SqlStore(EventTables):
             self._insert_records(db, [(change.no, change.records) for change in changes])
             self._update_runs(db, changes)
             for change in changes:
-                self._apply(db, change)
+                if has_more_than_history(change):
+                    self._apply(db, change)
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
             return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted)
 
@@ -320,7 +322,8 @@ class SqlStore(EventTables):
             if key.startswith("data."):
                 db.execute(self._q["clear_attribute"], {"run": change.no, "key": key})
             self._set_attribute(db, change.no, key, value, body)
-        self._stream(db, change)
+        if change.streamed:
+            self._stream(db, change)
 
     def _stream(self, db: Any, change: Change) -> None:
         for cmd, attempt, ts, item in change.streamed:
@@ -393,16 +396,17 @@ class SqlStore(EventTables):
             return row.status
 
     def collect(self, limit: int) -> Collected:
-        with self.write("collect") as db:
+        with self.write("collect", lasting=False) as db:  # what a power cut brings back is deleted again
             rows = db.execute(self._q["expired"], {"app": self.app, "now": self.now(), "limit": limit}).fetchall()
-            for (no,) in rows:
-                self._delete(db, no)
+            self._delete(db, *(no for (no,) in rows))
             return Collected(runs=len(rows), events=self._forget_events(db, limit))
 
-    def _delete(self, db: Any, no: int) -> None:
-        for table in PARTS:
-            db.execute(self._q["delete_parts"].replace("{table}", table), {"no": no})
-        db.execute(self._q["delete_run"], {"no": no})
+    def _delete(self, db: Any, *numbers: int) -> None:
+        if numbers:
+            nos = {"nos": self.dialect.array(numbers)}
+            for table in PARTS:
+                db.execute(self._q["delete_parts"].replace("{table}", table), nos)
+            db.execute(self._q["delete_runs"], nos)
 
     def reset_times(self, ahead: int) -> int:
         with self.write("reset_times") as db:
@@ -473,9 +477,21 @@ def _statements(script: str) -> list[str]:
     return [text for text in (part.strip() for part in re.sub(r"--.*", "", script).split(";")) if text]
 
 
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
 def last_time(value: int | None) -> int | None:
     """A time, or the last one that a database can hold."""
     return value if value is None else min(value, LAST_TIME)
+
+
+def has_more_than_history(change: Change) -> bool:
+    """Whether there is anything beside events and columns of the run's row: mostly there is not."""
+    return bool(
+        change.consumed or change.children or change.messages or change.signals or change.dropped_attributes
+        or change.attributes or change.streamed
+    )  # fmt: skip
 
 
 def updates_of(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:

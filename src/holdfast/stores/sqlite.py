@@ -118,6 +118,9 @@ class SqliteStore(SqlStore):
         with gate.using(self._file):
             try:
                 super().__init__(app, url if self.in_memory else self.path, clock)
+            except OSError as error:
+                self.close()
+                raise self._translate(error) from error
             except BaseException:
                 self.close()
                 raise
@@ -317,7 +320,7 @@ class SqliteStore(SqlStore):
         return None if self.in_memory else LifeLock(f"{self.path}-worker-{worker_id}")
 
     def check(self) -> None:
-        with self._borrow():  # which looks at the files
+        with self.read():  # which looks at the files
             pass
         for worker_id, lock in list(self._alive_here.items()):
             if isinstance(lock, LifeLock) and not lock.is_in_place():
@@ -325,6 +328,35 @@ class SqliteStore(SqlStore):
                     "%s was deleted or replaced while worker %s lives; it is made anew", lock.path, worker_id
                 )
                 lock.take_again()
+
+    def strain(self) -> str:
+        log = f"{self.path}-wal"
+        if self.in_memory or _size(log) <= WAL_LIMIT:
+            return ""
+        with self.read() as db:
+            _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if copied == frames:
+            self._shorten_wal()
+            return ""
+        pids = _anchors.readers(self.path)
+        who = " and ".join(f"process {pid}{' (this one)' * (pid == os.getpid())}" for pid in pids)
+        return (
+            f"{log} has grown to {_size(log) >> 20} MB, because {who or 'a program'} reads {self.path} in a transaction that it "
+            f"doesn't end; end that{'' if who else f' (`lsof {self.path}-shm` names all that use it)'}, and the file shrinks by "
+            "itself"
+        )
+
+    def _shorten_wal(self) -> None:
+        """Give back the room of a WAL that a reader has made grow, if nobody is in the way just now."""
+        with self._translated(), self._borrow() as connection:
+            assert connection.turnstile is not None
+            connection.turnstile.enter()
+            try:
+                connection.raw.execute("PRAGMA busy_timeout = 0")
+                connection.raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                connection.raw.execute(f"PRAGMA busy_timeout = {round(self._timeout * 1_000)}")
+                connection.turnstile.leave()
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
         super().register(worker, lease, subscriptions)
@@ -341,6 +373,13 @@ class SqliteStore(SqlStore):
 
     # -- errors
 
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise self._translate(error) from error
+
     def _translate(self, error: Exception) -> StoreError:
         """The error in words that say what to do."""
         text, code = str(error), getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -352,6 +391,10 @@ class SqliteStore(SqlStore):
         if code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT) or self._has_no_room(code):
             return StoreFullError(
                 f"there is no room left for {self.path} ({text}); free some, runs go on by themselves"
+            )
+        if number in (errno.EMFILE, errno.ENFILE):
+            return StoreUnavailableError(
+                f"{self.path} can't be used ({text}); close files, or allow the process more of them (ulimit -n)"
             )
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return StoreBusyError(
@@ -402,6 +445,13 @@ def _at_exit() -> None:
 _inherited = _Inherited()
 gate.attend(_inherited)
 atexit.register(_at_exit)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _filesystem_of(folder: Path) -> str:

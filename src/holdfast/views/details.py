@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
-from holdfast.ports import Query, RunQuery, RunRow
+from holdfast.ports import FINAL, Query, RunQuery, RunRow
 from holdfast.views.steps import steps_of
 from holdfast.views.summaries import (
     hook_summaries,
@@ -16,16 +16,17 @@ from holdfast.views.summaries import (
     outcome_summary,
     run_summary,
     step_summary,
+    unclaimed_summaries,
     why_summary,
 )
 from holdfast.views.values import PlainReader
-from holdfast.views.waits import open_hooks
+from holdfast.views.waits import open_hooks, unclaimed
 from holdfast.views.why import why
 
 
 def read_outcome(store: Query, row: RunRow, reader: PlainReader) -> dict[str, Any]:
     """What became of a run, if it has ended."""
-    payloads = store.payloads(row.id, row.end_seq - 1) if row.end_seq else []
+    payloads = store.payloads(row.id, row.end_seq - 1) if row.status in FINAL else []
     return outcome_summary(row, ev.from_json(payloads[-1]) if payloads else None, reader)
 
 
@@ -50,6 +51,7 @@ def read_details(
         **({"canvas": outline(canvas_of(input))} if input is not None and is_own(row.workflow) else {}),
         **outcome_summary(row, next((event for event in events if event.seq == row.end_seq), None), reader),
         "hooks": hook_summaries(open_hooks(events, row)),
+        "unclaimed": unclaimed_summaries(unclaimed(events), reader),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
         "steps": [step_summary(view, reader, progress, logs) for view in steps_of(events)],

@@ -123,6 +123,15 @@ class StepLogs:
     lines: list[LogLine]
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of something that was sent to a run. `awaited` is whether the run waited for it, None if that can't
+    be told: it was at work. `note` is for a person: empty, or that it is kept, and what the run waits for instead."""
+
+    awaited: bool | None
+    note: str = ""
+
+
 class Entries:
     """Makes them, with an app's codec."""
 

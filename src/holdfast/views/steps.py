@@ -197,10 +197,14 @@ class _Fold:
         self.steps[cmd] = replace(view, **changes)
 
     def _leave_none_pending(self, ended: ev.RunEnded) -> None:
-        """What was planned and had not begun when its run ended never will."""
+        """What was planned and had not begun when its run ended never will; what was under way in one that was terminated
+        has no end of its own."""
         state = StepState.CANCELLED if isinstance(ended, ev.RunCancelled) else StepState.SKIPPED
+        terminated = isinstance(ended, ev.RunCancelled) and ended.terminated
         for cmd, view in self.steps.items():
-            if view.state == StepState.PENDING and view.started_at is None:
+            if terminated and view.is_open and view.waited and view.started_at is not None:
+                self.steps[cmd] = replace(view, state=state, ended_at=ended.ts, reason="the run was terminated")
+            elif view.state == StepState.PENDING and view.started_at is None:
                 self.steps[cmd] = replace(view, state=state, reason="the run ended before its turn")
 
 

@@ -156,5 +156,13 @@ def hook_summaries(hooks: Sequence[HookView]) -> list[dict[str, str]]:
     return [{"name": name, "key": key} for name, key in sorted(found)]
 
 
+def unclaimed_summaries(unclaimed: Sequence[ev.HookReceived], reader: PlainReader) -> list[dict[str, Any]]:
+    """What was sent to a run, and its code has not asked for."""
+    return [
+        {"name": each.name, "key": each.key, "payload": reader.value(each.payload), "at": iso(each.ts)}
+        for each in unclaimed
+    ]
+
+
 def why_summary(why: Why) -> dict[str, Any]:
     return {"kind": why.kind, "text": why.text, "since": iso(why.since), "details": why.details}

@@ -60,6 +60,15 @@ class Wait(msgspec.Struct, kw_only=True, frozen=True):
 def hooks_of(history: Iterable[ev.Event]) -> list[HookView]:
     """All hooks in the order they were asked for, answered as the code was: an answer is for the hook of its token, else
     for the first that is open under its name and key, else for the next one."""
+    return _follow(history)[0]
+
+
+def unclaimed(history: Iterable[ev.Event]) -> list[ev.HookReceived]:
+    """What was sent, and what the code has not asked for so far, in the order it came."""
+    return _follow(history)[1]
+
+
+def _follow(history: Iterable[ev.Event]) -> tuple[list[HookView], list[ev.HookReceived]]:
     hooks: dict[str, HookView] = {}
     open_: dict[str, None] = {}
     early: dict[tuple[str, str], deque[ev.HookReceived]] = {}
@@ -99,7 +108,18 @@ def hooks_of(history: Iterable[ev.Event]) -> list[HookView]:
         elif isinstance(event, ev.TimerFired):
             for cmd in [cmd for cmd in open_ if (hooks[cmd].expires or event.due + 1) <= event.due]:
                 close(cmd, event, 0)
-    return list(hooks.values())
+    left = [received for waiting in early.values() for received in waiting]
+    return list(hooks.values()), sorted(left, key=lambda received: received.seq)
+
+
+def awaits(row: RunRow, name: str, key: str) -> bool | None:
+    """Whether a run waits for such a hook, as far as its row tells: None while it is at work, or waits for more than its
+    reason names."""
+    if row.status != Status.WAITING:
+        return None
+    if re.search(re.escape(str(HookView(cmd="", name=name, key=key))) + _REASON_ENDS, row.reason):
+        return True
+    return None if re.search(_CUT, row.reason) else False
 
 
 def open_hooks(history: Iterable[ev.Event], row: RunRow) -> list[HookView]:

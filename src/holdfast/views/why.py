@@ -55,11 +55,31 @@ def why(
         text = f"begins {until(row.wake_at or now, now)}"
         return Why(kind="not_yet", text=text, since=row.created_at, details={"begins_at": row.wake_at})
     nobody = _nobody(row, now, workers)
+    cancelled = _cancelled(history)
+    if cancelled is not None and status in (Status.WAITING, Status.RUNNING):
+        return _still_there(cancelled, nobody or _under_way(row, now, history, max_attempts or {}), now)
     if status == Status.RETRY:
         return nobody or _between_attempts(row, now, history, reader)
     if status == Status.PENDING:
         return nobody or Why(kind="worker", text="waits for a worker", since=max(row.created_at, row.wake_at or 0))
     return nobody or _under_way(row, now, history, max_attempts or {})
+
+
+def _cancelled(history: Sequence[ev.Event]) -> ev.CancelRequested | None:
+    """The request to cancel an attempt that has not ended since."""
+    last = _last(history, ev.CancelRequested, ev.Beginning, ev.RunEnded, ev.AttemptFailed)
+    return last if isinstance(last, ev.CancelRequested) else None
+
+
+def _still_there(cancelled: ev.CancelRequested, now_does: Why, now: int) -> Why:
+    """A run that was to end: its clean-up takes its time, or its code has caught the cancellation."""
+    what = "its timeout passed" if cancelled.timed_out else "cancel requested"
+    asked = f"{what} {ago(cancelled.ts, now)}" + (
+        f" ({cancelled.reason})" if cancelled.reason and not cancelled.timed_out else ""
+    )
+    text = f"{asked}, but its code cleans up or has caught the cancellation: {now_does.text}"
+    details = {**now_does.details, "cancel_requested_at": cancelled.ts, "cancel_reason": cancelled.reason}
+    return msgspec.structs.replace(now_does, text=text, details=details)
 
 
 def _is_ahead(row: RunRow, now: int) -> bool:
@@ -79,6 +99,8 @@ def _ended(row: RunRow, history: Sequence[ev.Event], reader: PlainReader) -> Why
         text += f": {error['type']}: {error['message']}"
     elif isinstance(end, ev.RunCancelled) and end.reason:
         details["reason"] = end.reason
+        if end.terminated:
+            text = "was terminated"
         text += f": {end.reason}"
     return Why(kind="ended", text=text, since=row.finished_at, details=details)
 

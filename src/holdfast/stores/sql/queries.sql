@@ -177,10 +177,10 @@ SELECT r.id, a.body FROM attributes a {ordered_join} runs r ON r.no = a.run
 WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
 
 -- name: delete_parts
-DELETE FROM {table} WHERE run = :no;
+DELETE FROM {table} WHERE run {numbered nos};
 
--- name: delete_run
-DELETE FROM runs WHERE no = :no;
+-- name: delete_runs
+DELETE FROM runs WHERE no {numbered nos};
 
 -- name: expired
 -- Not while somebody asks something of it: a parent, for example, that wants to know how it ended.

@@ -1,6 +1,6 @@
 """One run in memory: what arrives for it becomes events, what its code asks for becomes a change to commit.
 
-Nothing here touches the store or the executor; the reactor does, with what `LiveRun` says.
+Nothing here touches the store or the executor; the engine does, with what `LiveRun` says.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import heapq
 import itertools
 import logging
 from collections import deque
+from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -17,13 +19,18 @@ from msgspec import Raw
 
 from holdfast.core import commands as co
 from holdfast.core import events as ev
+from holdfast.core.definitions import WorkflowOptions
 from holdfast.core.execution import Execution
+from holdfast.core.loop import Greenlets
 from holdfast.core.pending import FLAGS
+from holdfast.core.registry import Definitions
 from holdfast.durations import in_words
-from holdfast.engine.attempts import RunWithSteps
+from holdfast.engine import failures
+from holdfast.engine.change import PendingChange
 from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import emission_of, news_of, wait_of
-from holdfast.engine.owned import HELD, Delivery, Probe
+from holdfast.engine.guard import Guard
+from holdfast.engine.identity import Identity
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
     LETTERS,
@@ -41,18 +48,22 @@ from holdfast.engine.records import (
     fingerprint,
     not_a_child,
     outcome_message,
-    printable,
     status_of,
     to_record,
 )
+from holdfast.engine.steps import StepBook
+from holdfast.engine.termination import children_left, hooks_left
 from holdfast.errors import (
+    DamagedHistoryError,
     DecodeError,
     NondeterminismError,
     Suspended,
+    UnknownNameError,
     WorkerLostError,
     WorkflowBlocked,
 )
-from holdfast.ports import Change, Letter, Message, NewRun, Outcome, Status, Unsubscription
+from holdfast.ports import Change, Claimed, Clock, Letter, Message, NewRun, Outcome, RunRow, Status, Unsubscription
+from holdfast.printing import printable, text_of
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -65,29 +76,177 @@ BEFORE_THE_CODE = (ev.RunStarted, ev.RunTakenUp, ev.RunProbed, ev.MessageDropped
 MAX_PROBES = 2
 """Code that has taken so many workers down after the first is not activated again before a person has looked."""
 
+HELD = (Status.PAUSED, Status.STUCK)
+Delivery = Outcome | Letter
 
-class LiveRun(RunWithSteps):
+
+class Home(msgspec.Struct, frozen=True, gc=False):
+    """What all runs in one engine share."""
+
+    app: Definitions
+    greenlets: Greenlets
+    guard: Guard
+    me: Identity
+    clock: Clock
+
+
+class Probe(Enum):
+    """Where a run that has lost its worker stands: whether its code may be activated. One at a time is announced."""
+
+    NONE = "none"
+    WANTED = "wanted"
+    ANNOUNCED = "announced"
+
+
+def read_options(row: RunRow) -> tuple[RunOptions, str]:
+    """The options of a run, and what is wrong with them."""
+    try:
+        return msgspec.json.decode(row.options, type=RunOptions), ""
+    except msgspec.DecodeError as error:
+        return RunOptions(), f"the options of run {row.id} in the store can't be read: {error}"
+
+
+class LiveRun:
     """A run this engine owns. `advance` brings it forward, `take_change` says what to commit."""
+
+    def __init__(self, claimed: Claimed, home: Home) -> None:
+        row = claimed.row
+        self.row = row
+        self.home = home
+        self.options, self.damage = read_options(row)
+        self.change = PendingChange(row.no, max(row.base_seq + len(claimed.payloads) - 1, row.end_seq))
+        self.steps = StepBook(row, home.app, home.me, home.clock, self.change)
+        self.execution: Execution | None = None
+        self.deliveries: deque[Delivery] = deque(claimed.letters)
+        self.shown: str = row.status
+        self.replay_seconds = 0.0
+        self.probe = Probe.NONE
+        self.blame = 0  # how many workers were lost right after its code was announced to go on
+        self.released = False
+        self.broken = False
+        self.resumed = len(claimed.payloads) > 1
+        self._is_new = claimed.is_first
+        self._payloads = claimed.payloads
+        self._seen: set[int] = {letter.id for letter in claimed.letters}
+        self._replay: Iterator[None] | None = None
+        self._history: list[ev.AnyEvent] = []
+        self._orders: list[int] = []
+        self._termination = next((letter for letter in claimed.letters if letter.kind == "terminate"), None)
+        self._cancel: Letter | None = None  # was read, and is not committed yet
+        self._timeout: int | None = None
+        self._retain = WorkflowOptions().retain
+        self._attempts: int | None = 1
+        self._refused = False
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What the engine's own records about this run carry."""
+        return {"run_id": self.row.id, "workflow": self.row.workflow}
+
+    def next_due(self) -> int | None:
+        """When time alone will bring this run forward."""
+        if self.execution is None:
+            return None
+        due = self.execution.next_due()
+        if not self.steps.retries and self._timeout is None:
+            return due
+        dues = [due] if due is not None else []
+        if self.steps.retries:
+            dues.append(self.steps.retries[0][0])
+        if self._timeout is not None and self.execution.cancelling is None:
+            dues.append(self.execution.started_at + self._timeout)
+        return min(dues, default=None)
+
+    def is_idle(self) -> bool:
+        return not self.steps.inflight and not self.deliveries and self._replay is None and not self.steps.to_schedule
+
+    def show_status(self, reason: str) -> None:
+        status = Status.WAITING if reason else Status.RUNNING
+        if (self.shown, self.row.reason) != (status, reason):
+            self.shown, self.row.reason = status, reason
+            self.change.columns |= {"status": status, "reason": reason}
+
+    # -- committing
+
+    def take_change(self) -> Change:
+        change, row = self.change.take(), self.row
+        if change.records and row.build != self.home.me.build:
+            change.columns["build"] = row.build = self.home.me.build
+        if change.columns and row.durable:  # as the row is written anyway, it says where the history ends
+            change.columns.setdefault(
+                "end_seq", change.records[-1].seq if change.records else self.change.last_committed
+            )
+        return change
+
+    def confirmed(self, change: Change) -> None:
+        """The change is committed: outcomes in it are safe."""
+        self.steps.unconfirmed.clear()
+        self._orders.clear()
+        self._cancel = None
+        if change.records:
+            self.change.last_committed = change.records[-1].seq
+
+    def unsure(self, change: Change) -> None:
+        """Nobody knows whether the change was committed; this run must not go on before that is known."""
+        self.broken = True
+        self.change.put_back(change)
+
+    def carry_over(self, earlier: LiveRun) -> None:
+        """Go on from what an earlier self had in hand when it had to be read again. Only the owner writes a history,
+        so if it has grown then all that was not confirmed is in it."""
+        steps, before = self.steps, earlier.steps
+        steps.inflight = before.inflight
+        steps.not_handed_over = before.not_handed_over | set(before.to_schedule)
+        self.deliveries.extend(arrival for arrival in earlier.deliveries if isinstance(arrival, Outcome))
+        if self.change.last_committed > earlier.change.last_committed:
+            steps.to_cancel = before.to_cancel
+        else:
+            self.deliveries.extendleft(reversed(before.unconfirmed))
+            again = [outcome.attempt for outcome in before.unconfirmed] + before.to_cancel
+            steps.inflight |= {attempt.cmd: attempt for attempt in again}
+            self.change.streamed = [item for item in earlier.change.streamed if item[0] in steps.inflight]
+        for kind, cmd, body in earlier.change.attributes:
+            if kind in ("checkpoint", "progress") and cmd in steps.inflight:
+                steps.report(kind, cmd, body)
+
+    def idempotency_key(self, command: co.ScheduleStep) -> str:
+        """The same for every attempt of a step, also if the whole workflow is retried, and for no other step."""
+        assert self.execution is not None
+        return f"{self.row.id}:{command.origin}:{self.execution.mark}"
+
+    def stream(self, cmd: str, attempt: int, now: int, item: bytes) -> None:
+        self.change.streamed.append((cmd, attempt, now, item))
+
+    def note_started(self, cmd: str, started: int) -> None:
+        """A step that takes its time is shown as started."""
+        step = self.execution.steps.get(cmd) if self.execution is not None else None
+        if step is not None:
+            self._take_all(self.steps.started(step.command, started), started)
 
     # -- going forward
 
     def advance(self, now: int, budget: float) -> bool:
         """Deliver what has arrived, for at most `budget` seconds; whether there is more to do."""
-        end = self.clock.monotonic() + budget
+        end = self.home.clock.monotonic() + budget
         try:
-            if self._gone() or self._waits_for_probe(now):
+            if self.released or self._is_terminated(now) or self._waits_for_probe(now):
                 return False
             if self.execution is None and not self._open(now):
                 return False
-            if not self._caught_up(now, end):
-                return not self.released
+            if self._replay is not None and not self._caught_up(now, end):
+                return not self._gone()
             more = self._deliver_arrivals(now, end)
             if not more and not self._gone():
                 more = self._fire_timers(now, end)
             # A run that continued as new has stopped taking what arrived: there may be more.
-            more = (not self._caught_up(now, end) or more or bool(self.deliveries)) and not self._gone()
+            if self._replay is not None and not self._caught_up(now, end):
+                more = True
+            more = (more or bool(self.deliveries)) and not self._gone()
         except (NondeterminismError, DecodeError) as error:
             self._set_aside(now, error, "diverged")
+            return bool(self.deliveries)
+        except DamagedHistoryError as error:
+            self._set_aside(now, error, "damaged")
             return bool(self.deliveries)
         except WorkflowBlocked as error:
             self._set_aside(now, error, "blocked")
@@ -107,7 +266,7 @@ class LiveRun(RunWithSteps):
     def _caught_up(self, now: int, end: float) -> bool:
         """Whether the code is where its history ends; a run that continues as new begins again here."""
         while self._replay is not None and not self.released:
-            if self.clock.monotonic() > end or not self._catch_up(now, end):
+            if self.home.clock.monotonic() > end or not self._catch_up(now, end):
                 return False
         return not self.released
 
@@ -117,9 +276,12 @@ class LiveRun(RunWithSteps):
             self._start_execution()
             return True
         self._read_history()
+        gap = self._find_gap()
         if (self.row.status in HELD or Status(self.row.status).is_final) and not self._handle_at_the_door(now):
             self.release(now)
             return False
+        if gap is not None:
+            raise gap
         last = next(e for e in reversed(self._history) if isinstance(e, ev.Beginning | ev.AttemptFailed))
         begins_at = self._begins_at(last)
         if begins_at > now:
@@ -131,7 +293,7 @@ class LiveRun(RunWithSteps):
             self._append_outside(ev.RunTakenUp(ts=now))
         elif not self.row.durable and self.row.losses and not self._begin_anew_after_loss(now):
             return False
-        if self.cautious and self.row.durable:
+        if self.steps.cautious and self.row.durable:
             if not self._is_killer(now):
                 self.probe = Probe.WANTED
             return False
@@ -142,20 +304,34 @@ class LiveRun(RunWithSteps):
         if self.damage:
             raise DecodeError(self.damage)
         try:
-            self._history = [ev.from_json(payload) for payload in self.payloads]
+            self._history = [ev.from_json(payload) for payload in self._payloads]
         except msgspec.DecodeError as error:
             raise DecodeError(
                 f"an event in the history of run {self.row.id} can't be read: {error}; cancel the run, or restore the store "
                 "from a backup and resume it"
             ) from error
-        self.payloads = []
+        self._payloads = []
+
+    def _find_gap(self) -> DamagedHistoryError | None:
+        """What is missing from the history: numbers have no gaps, and the run's row says up to where there were some."""
+        history, first = self._history, self.row.base_seq
+        self.change.last_committed = max(history[-1].seq if history else first, self.row.end_seq)
+        if not self.row.durable or self.change.last_committed == first + len(history) - 1:
+            return None
+        there = {event.seq for event in history}
+        missing = [seq for seq in range(first, self.change.last_committed + 1) if seq not in there]
+        few = ", ".join(map(str, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        return DamagedHistoryError(
+            f"the store has lost {'event' if len(missing) == 1 else 'events'} {few} of run {self.row.id}, without which its code "
+            "would do things again that were done; bring the store back from a backup, or cancel or delete the run"
+        )
 
     # -- code that may have taken its worker down
 
     def _waits_for_probe(self, now: int) -> bool:
         """Whether the code would go on only after that was announced: until it has made progress, whatever reaches it
         may be what made it take a worker down."""
-        if self.probe is Probe.NONE and self.cautious and self.execution is not None and self.row.durable:
+        if self.probe is Probe.NONE and self.steps.cautious and self.execution is not None and self.row.durable:
             due = self.next_due()
             if self.deliveries or (due is not None and due <= now):
                 self.probe = Probe.WANTED
@@ -179,8 +355,8 @@ class LiveRun(RunWithSteps):
     def announce_probe(self, now: int) -> None:
         """From the commit of this on, the run's code may be activated. Outcomes that it is to see are safe by then."""
         self.probe = Probe.ANNOUNCED
-        self._keep_outcomes(self.kept_outcomes())
-        event = ev.RunProbed(ts=now, worker=self.me.worker)
+        self._keep_outcomes(self.steps.kept(self.deliveries))
+        event = ev.RunProbed(ts=now, worker=self.home.me.worker)
         if self.execution is None:
             self._append_outside(event)
         else:
@@ -190,7 +366,7 @@ class LiveRun(RunWithSteps):
         """Its code has gone as far as it can, and the worker lives."""
         self.probe = Probe.NONE
         if self.execution is not None and not self.execution.steps and not self.released:
-            self._progressed()
+            self.steps.progressed()
 
     def _begins_at(self, last: ev.Event) -> int:
         """When the run, or its next attempt, is to begin; 0 if it has begun."""
@@ -203,7 +379,7 @@ class LiveRun(RunWithSteps):
 
     def _waited_for_a_worker(self, now: int, last: ev.Event) -> bool:
         """Whether nobody has executed its code before, and it was to begin some time ago."""
-        return self.is_new and self.row.durable and not self._has_begun() and now - last.ts > A_MOMENT
+        return self._is_new and self.row.durable and not self._has_begun() and now - last.ts > A_MOMENT
 
     def _wait_to_begin(self, now: int, begins_at: int, last: ev.Event) -> None:
         """Somebody ordered something of a run whose time has not come. All else stays in its inbox until then."""
@@ -211,7 +387,7 @@ class LiveRun(RunWithSteps):
         for letter in self.deliveries:
             if not isinstance(letter, Letter) or LETTERS.get(letter.kind, ControlLetter) is not ControlLetter:
                 continue
-            self._change.consumed.append(letter.id)
+            self.change.consumed.append(letter.id)
             body = self._read_letter(letter, now)
             if body is None:
                 continue
@@ -230,32 +406,36 @@ class LiveRun(RunWithSteps):
         """Begin again, with everything earlier attempts have achieved at hand."""
         self.row.attempt += 1
         self._append_outside(ev.AttemptStarted(ts=now, attempt=self.row.attempt))
-        self._change.columns["attempt"] = self.row.attempt
+        self.change.columns["attempt"] = self.row.attempt
 
     def _begin_anew_after_loss(self, now: int) -> bool:
         """A run without a history can only begin anew, if it may be retried at all."""
         error = WorkerLostError(f"the worker of run {self.row.id} was lost, and with durable=False nothing was kept")
-        if program_for(self.app, self.row.workflow, self.options).retry_delay(error, self.row.attempt) is None:
-            self._end_outside(ev.RunFailed(ts=now, error=Raw(self.codec.encode_error(error))), now)
+        if program_for(self.home.app, self.row.workflow, self.options).retry_delay(error, self.row.attempt) is None:
+            self._end_outside(ev.RunFailed(ts=now, error=Raw(self.home.app.codec.encode_error(error))), now)
             return False
         self._begin_attempt(now)
-        self._change.columns["losses"] = self.row.losses = 0
+        self.change.columns["losses"] = self.row.losses = 0
         return True
 
     def _start_execution(self) -> None:
-        program = program_for(self.app, self.row.workflow, self.options)
+        program = program_for(self.home.app, self.row.workflow, self.options)
         self._timeout = program.timeout
         self._retain = program.settings.retain
-        self.execution = Execution(self.row.id, program, self.codec, self.greenlets)
+        retries = self.options.max_retries if self.options.max_retries is not None else program.settings.max_retries
+        self._attempts = None if retries is None else retries + 1
+        self.execution = Execution(self.row.id, program, self.home.app.codec, self.home.greenlets)
         self.execution.on_background_error = self._background_error
         self.execution.app = self.row.app
         self.execution.parent_id = self.row.parent_id
         self.execution.root_id = self.row.root_id or self.row.id
-        self.execution.secret = self.me.secret
+        self.execution.secret = self.home.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
+        if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
+            self.execution.same_build = self.row.build == self.home.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
-        passed = 0 if self.is_new and not self._has_begun() else self._last_committed
+        passed = 0 if self._is_new and not self._has_begun() else self.change.last_committed
         self._replay = self.execution.replay(self._history, passed)
 
     def _handle_at_the_door(self, now: int) -> bool:
@@ -267,21 +447,21 @@ class LiveRun(RunWithSteps):
                 if not Status(self.row.status).is_final or opened:
                     kept.append(letter)
                 elif isinstance(letter, Letter):
-                    self._change.consumed.append(letter.id)
+                    self.change.consumed.append(letter.id)
                 continue
-            self._change.consumed.append(letter.id)
+            self.change.consumed.append(letter.id)
             self._orders.append(letter.id)
             body = self._read_letter(letter, now)
             if body is None or not self._notify_later(body):
                 continue
             if letter.kind == "watch":
                 if Status(self.row.status).is_final:
-                    self._change.messages.append(child_message(self.row, self._history[-1]))
+                    self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "retry" and self.row.status in (Status.FAILURE, Status.CANCELLED):
                 self._reopen(now)
                 opened = True
             elif letter.kind == "retry" and Status(self.row.status).is_final:  # it has succeeded meanwhile
-                self._change.messages.append(child_message(self.row, self._history[-1]))
+                self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "cancel" and self.row.stuck == "lost":  # not even its clean-up may run
                 self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
                 break
@@ -299,47 +479,47 @@ class LiveRun(RunWithSteps):
         if not body.parent_cmd:
             return True
         if body.parent_id != self.row.parent_id:
-            self._change.messages.append(not_a_child(self.codec, self.row.id, body.parent_id, body.parent_cmd))
+            self.change.messages.append(not_a_child(self.home.app.codec, self.row.id, body.parent_id, body.parent_cmd))
             return False
         self.row.parent_cmd = body.parent_cmd
         self.options.notify = True
-        self._change.columns |= {"parent_cmd": body.parent_cmd, "options": self.options.to_json()}
+        self.change.columns |= {"parent_cmd": body.parent_cmd, "options": self.options.to_json()}
         return True
 
     def _unhold(self) -> None:
         self.row.status = Status.RUNNING
         self.shown = Status.RUNNING
-        self._change.columns |= {"status": Status.RUNNING, "held": 0, "reason": "", "stuck": ""}
+        self.change.columns |= {"status": Status.RUNNING, "held": 0, "reason": "", "stuck": ""}
 
     def _reopen(self, now: int) -> None:
         """A new attempt of a run that had failed or was cancelled."""
         self._begin_attempt(now)
         self._unhold()
-        self._change.columns |= {"finished_at": None, "expires_at": None, "end_seq": 0}
+        self.change.columns |= {"finished_at": None, "expires_at": None, "end_seq": 0}
 
     def _append_outside(self, event: Any) -> None:
         """Append to a history whose code is not in memory."""
-        event.seq = self._history[-1].seq + 1
+        event.seq = (self._history[-1].seq if self._history else self.change.last_committed) + 1
         self._history.append(event)
-        self._change.records.append(to_record(event))
+        self.change.records.append(to_record(event))
 
     def _catch_up(self, now: int, end: float) -> bool:
         """Replay, a slice at a time; whether the end of history is reached."""
         assert self.execution is not None
         assert self._replay is not None
-        started = self.clock.monotonic()
-        self.guard.enter(self.execution)
+        started = self.home.clock.monotonic()
+        self.home.guard.enter(self.execution)
         try:
             for _ in self._replay:
-                if self.clock.monotonic() > end:
+                if self.home.clock.monotonic() > end:
                     return False
         finally:
-            self.guard.leave()
-            self.replay_seconds += self.clock.monotonic() - started
+            self.home.guard.leave()
+            self.replay_seconds += self.home.clock.monotonic() - started
         self._replay = None
         self._weigh_losses()
         self._history = []
-        self._outcomes_at_hand = set(map(self._outcome_of, self.deliveries))
+        self.steps.at_hand = set(map(self._outcome_of, self.deliveries))
         self._settle(now)
         return True
 
@@ -356,22 +536,10 @@ class LiveRun(RunWithSteps):
         return body.cmd if body.run_no == self.row.no else ""
 
     def _weigh_losses(self) -> None:
-        """See what the history knows of losses. Only the first start of a row of losses may not have been recorded,
-        for a run with a loss announces what it starts. A step whose start was announced had a process of its own, or
-        still waited for it, and is hardly to blame."""
         assert self.execution is not None
-        suspects = {cmd: step.command for cmd, step in self.execution.steps.items() if self.is_suspect(step.command)}
-        for event in self._history if suspects and self.me.isolates else ():
-            if isinstance(event, ev.StepStarted) and not event.started:
-                self._announced[event.cmd] = event.worker
-            elif isinstance(event, ev.StepStarted):
-                self._announced.pop(event.cmd, None)
-            elif isinstance(event, ev.StepLost) and (
-                event.company or self._announced.get(event.cmd, event.worker) != event.worker
-            ):
-                self._spared[event.cmd] = self._spared.get(event.cmd, 0) + 1
-        for cmd, command in suspects.items():
-            self._unrecorded[cmd] = int(self.row.losses > command.losses + int(command.started))
+        suspects = [s.command for s in self.execution.steps.values() if self.steps.is_suspect(s.command)]
+        if suspects:
+            self.steps.suspicion.weigh(self._history if self.home.me.isolates else (), suspects, self.row.losses)
 
     def _deliver_arrivals(self, now: int, end: float) -> bool:
         while self.deliveries:
@@ -382,7 +550,7 @@ class LiveRun(RunWithSteps):
                 self._take_outcome(arrival, now)
             if self.released or self._replay is not None:
                 return False
-            if self.clock.monotonic() > end:
+            if self.home.clock.monotonic() > end:
                 return bool(self.deliveries)
         return False
 
@@ -392,10 +560,12 @@ class LiveRun(RunWithSteps):
         by = execution.time - now
         if by - execution.ahead > AHEAD and self.row.durable:
             self._note(ev.ClockSetBack(ts=now, by=by))
-            self.retries = [
-                (execution.steps[cmd].command.not_before, cmd) for _, cmd in self.retries if cmd in execution.steps
+            self.steps.retries = [
+                (execution.steps[cmd].command.not_before, cmd)
+                for _, cmd in self.steps.retries
+                if cmd in execution.steps
             ]
-            heapq.heapify(self.retries)
+            heapq.heapify(self.steps.retries)
         if self._timeout is not None and now >= execution.started_at + self._timeout and not execution.cancelling:
             reason = f"run {self.row.id} took longer than its timeout of {in_words(self._timeout)}"
             self._deliver(ev.CancelRequested(ts=now, reason=reason, timed_out=True), now)
@@ -403,16 +573,15 @@ class LiveRun(RunWithSteps):
             due = execution.next_due()
             if due is None or due > now:
                 break
-            if self.clock.monotonic() > end:
+            if self.home.clock.monotonic() > end:
                 return True
             timer = execution.next_timer()
             assert timer is not None
             timer.ts = now
             self._deliver(timer, now)
-        while self.retries and self.retries[0][0] <= now:
-            _, cmd = heapq.heappop(self.retries)
+        while not self.released and self._replay is None and (cmd := self.steps.pop_due(now)):
             step = execution.steps.get(cmd)
-            if step is not None and cmd not in self.inflight:
+            if step is not None:
                 step.command.not_before = 0
                 self._schedule(step.command, now)
         return False
@@ -420,13 +589,29 @@ class LiveRun(RunWithSteps):
     def _deliver(self, event: ev.Event, now: int) -> None:
         """Let the code see an event, and take note of all it asks for."""
         assert self.execution is not None
-        self.guard.enter(self.execution)
+        self.home.guard.enter(self.execution)
         try:
             self.execution.deliver(event)
             self.execution.settle(now)
         finally:
-            self.guard.leave()
+            self.home.guard.leave()
         self._collect_all(now)
+
+    def _schedule(self, command: co.ScheduleStep, now: int) -> None:
+        self._take_all(self.steps.schedule(command, now), now)
+
+    def _take_outcome(self, outcome: Outcome, now: int) -> None:
+        assert self.execution is not None
+        step = self.execution.steps.get(outcome.attempt.cmd)
+        self._take_all(self.steps.take(outcome, None if step is None else step.command, now), now)
+
+    def _take_all(self, events: Iterator[ev.StepOutcome], now: int) -> None:
+        """What happens to a step: the code sees it, or it is only noted."""
+        for event in events:
+            if event.delivered:
+                self._deliver(event, now)
+            else:
+                self._note(event)
 
     def _note(self, event: ev.Event) -> None:
         assert self.execution is not None
@@ -435,11 +620,11 @@ class LiveRun(RunWithSteps):
 
     def _settle(self, now: int) -> None:
         assert self.execution is not None
-        self.guard.enter(self.execution)
+        self.home.guard.enter(self.execution)
         try:
             self.execution.settle(now)
         finally:
-            self.guard.leave()
+            self.home.guard.leave()
         self._collect_all(now)
 
     def _collect_all(self, now: int) -> None:
@@ -456,34 +641,40 @@ class LiveRun(RunWithSteps):
         assert self.execution is not None
         events, commands = self.execution.take()
         if self.row.durable:
-            self._change.records += [to_record(event) for event in events]
+            self.change.records += [to_record(event) for event in events]
         for event in events:
             if isinstance(event, ev.StepCompleted):
                 for key, value in event.data.items():
-                    self._publish(key, value)
+                    self.change.publish(key, bytes(value))
                 for one in event.emitted:
                     self._emit(one.name, one.key, one.payload, event.cmd, event.ts)
             elif isinstance(event, ev.StepFailed | ev.StepRefused):
                 self._tell(event)
+                if isinstance(event, ev.StepRefused):
+                    failures.step_failed(self.row, self.home.app.codec, event)
         for command in commands:
             if not self.released:
                 self._carry_out(command, now)
 
     def _carry_out(self, command: co.Command, now: int) -> None:
-        change = self._change
+        change = self.change
         if isinstance(command, co.ScheduleStep):
-            if command.not_before > now:
-                heapq.heappush(self.retries, (command.not_before, command.cmd))
+            if command.not_before > now or command.started:
+                # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
+                # come after the commands that are carried out now.
+                self.steps.schedule_later(command, now)
             else:
                 self._schedule(command, now)
         elif isinstance(command, co.CancelStep):
-            self._drop_attempt(command.cmd)
+            self.steps.drop(command.cmd)
         elif isinstance(command, co.StartChild):
             change.children.append(self._child(command, now))
             if command.again:
-                change.messages.append(ask_child(self.codec, command.child_id, "retry", self.row.id, command.cmd))
+                change.messages.append(
+                    ask_child(self.home.app.codec, command.child_id, "retry", self.row.id, command.cmd)
+                )
         elif isinstance(command, co.WatchChild):
-            change.messages.append(ask_child(self.codec, command.child_id, "watch", self.row.id, command.cmd))
+            change.messages.append(ask_child(self.home.app.codec, command.child_id, "watch", self.row.id, command.cmd))
         elif isinstance(command, co.CancelChild):
             change.messages.append(control(command.child_id, "cancel", command.reason, child_of=self.row.id))
         elif isinstance(command, co.OpenHook | co.CloseHook):
@@ -491,19 +682,23 @@ class LiveRun(RunWithSteps):
                 opened = isinstance(command, co.OpenHook)
                 change.signals.append(wait_of(command) if opened else Unsubscription(cmd=command.cmd))
             elif command.key:
-                self._publish_key(command.key)
+                self.change.publish_hook_key(command.key, self._hooks_with(command.key))
         elif isinstance(command, co.EmitEvent):
             self._emit(command.name, command.key, command.payload, command.cmd, now)
         elif isinstance(command, co.StreamItem):
             self.stream(command.cmd, self.row.attempt, now, bytes(command.item))
         elif isinstance(command, co.PublishData):
-            self._publish(command.key, command.value)
+            self.change.publish(command.key, bytes(command.value))
+
+    def _hooks_with(self, key: str) -> list[str]:
+        assert self.execution is not None
+        return [hook.name for hook in self.execution.hooks.values() if hook.key == key]
 
     def _emit(self, name: str, key: str, payload: Raw, cmd: str, now: int) -> None:
-        self._change.signals.append(emission_of(self.row, self.options, name, key, bytes(payload), cmd, now))
+        self.change.signals.append(emission_of(self.row, self.options, name, key, bytes(payload), cmd, now))
 
     def _tell(self, event: ev.Event) -> None:
-        self._change.news += news_of(self.row, self.options, event, self.codec)
+        self.change.news += news_of(self.row, self.options, event, self.home.app.codec)
 
     def _child(self, command: co.StartChild, now: int) -> NewRun:
         options = RunOptions(
@@ -519,7 +714,7 @@ class LiveRun(RunWithSteps):
             ts=now + delay,
             workflow=command.name,
             input=command.args,
-            seed=int(self.clock.random() * 2**53),
+            seed=int(self.home.clock.random() * 2**53),
             flags=FLAGS,
         )
         head_start = 0 if delay else priority * PRIORITY_HEAD_START  # it must not begin a delayed run early
@@ -532,20 +727,22 @@ class LiveRun(RunWithSteps):
         )  # fmt: skip
 
     def _refusal(self, command: co.StartChild) -> Message:
-        return not_a_child(self.codec, command.child_id, self.row.id, command.cmd)
+        return not_a_child(self.home.app.codec, command.child_id, self.row.id, command.cmd)
 
     # -- letters
 
     def add_letter(self, letter: Letter) -> bool:
-        if letter.id in self.seen:
+        if letter.id in self._seen:
             return False
-        self.seen.add(letter.id)
+        self._seen.add(letter.id)
         self.deliveries.append(letter)
+        if letter.kind == "terminate":
+            self._termination = letter
         return True
 
     def _open_letter(self, letter: Letter, now: int) -> None:
         assert self.execution is not None
-        self._change.consumed.append(letter.id)
+        self.change.consumed.append(letter.id)
         body = self._read_letter(letter, now)
         if body is None:
             return
@@ -579,7 +776,7 @@ class LiveRun(RunWithSteps):
             return msgspec.json.decode(letter.body, type=LETTERS[letter.kind])
         except (msgspec.DecodeError, KeyError) as error:
             logger.warning("run %s: a message can't be read: %s", self.row.id, error, extra=self.log_fields)
-            event = ev.MessageDropped(ts=now, message=printable(letter.kind), reason=printable(error))
+            event = ev.MessageDropped(ts=now, message=printable(letter.kind), reason=printable(text_of(error)))
             if self.execution is None:
                 self._append_outside(event)
             else:
@@ -603,34 +800,11 @@ class LiveRun(RunWithSteps):
             self._deliver(ev.ChildCancelled(**common, reason=body.reason), now)
 
     def _open_outcome_letter(self, body: OutcomeLetter, now: int) -> None:
-        """An outcome that took the long way: its engine had lost the run when it arrived."""
+        """An outcome from the inbox: its engine had lost the run when it arrived."""
         assert self.execution is not None
         step = self.execution.steps.get(body.cmd)
-        if step is None or body.run_no != self.row.no:  # an earlier run may have had the same id
-            return
-        command = step.command
-        failed = bytes(body.error) != b"null"
-        was_awaited = body.cmd in self._outcomes_at_hand
-        self._outcomes_at_hand.discard(body.cmd)
-        if failed and (body.attempt != command.attempt or body.cmd in self.inflight):
-            if was_awaited:
-                self._schedule(command, now)
-            return  # the step is being tried again: this failure is history
-        self._drop_attempt(body.cmd)
-        self._keep_logs(body.cmd, body.attempt, None if body.logs == ev.NULL else bytes(body.logs))
-        command.attempt = body.attempt
-        if failed:
-            self._take_failure(command, now, body.started, self.codec.decode_error(body.error), body.error, None)
-            return
-        self._progressed()
-        self._deliver(
-            ev.StepCompleted(
-                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=body.attempt, worker=body.worker, started=body.started, undoes=command.undoes,
-                result=body.result, data=body.data, emitted=body.emitted,
-            ),
-            now,
-        )  # fmt: skip
+        if step is not None and body.run_no == self.row.no:  # an earlier run may have had the same id
+            self._take_all(self.steps.take_message(body, step.command, self.home.app.codec, now), now)
 
     # -- leaving
 
@@ -639,67 +813,130 @@ class LiveRun(RunWithSteps):
             assert self.execution is not None
             self._history = [end]
             if self.row.durable:
-                self._change.columns["base_seq"] = self.row.base_seq = end.seq
+                self.change.columns["base_seq"] = self.row.base_seq = end.seq
             self.execution.evict()
-            self._start_execution()
+            self.execution = None
+            if not self._obey_at_last(now):
+                self._start_execution()
             return
         if not self.row.durable:
             self._append_last(end)
+        failures.run_failed(self.row, self.home.app.codec, end, self._attempts, self.change.records)
         if isinstance(end, ev.AttemptFailed):
             self._leave({"status": Status.RETRY, "reason": "", "wake_at": end.retry_at, "attempt": end.attempt})
             return
         status = status_of(end)
         retain = self._retain
         if self.row.parent_id and self.options.notify:
-            self._change.messages.append(child_message(self.row, end))
+            self.change.messages.append(child_message(self.row, end))
         self._tell(end)
         self._leave(
             {
-                "status": status, "reason": "", "wake_at": None, "finished_at": now, "end_seq": end.seq, "losses": 0,
+                "status": status, "reason": getattr(end, "reason", ""), "wake_at": None, "finished_at": now,
+                "end_seq": end.seq, "losses": 0,
                 "expires_at": None if retain is None else now + retain,
             }
         )  # fmt: skip
 
+    def _obey_at_last(self, now: int) -> bool:
+        """Cancel or pause a run that continues as new: code that does nothing else never comes to another moment."""
+        for letter in self.deliveries:
+            if isinstance(letter, Letter) and letter.kind in ("cancel", "pause"):
+                self.deliveries.remove(letter)
+                self.change.consumed.append(letter.id)
+                body = self._read_letter(letter, now)
+                if body is None:
+                    return False
+                if letter.kind == "cancel":
+                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                else:
+                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                    self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None})
+                return True
+        return False
+
     def _append_last(self, end: ev.Event) -> None:
         """How an attempt ended is kept even without a history."""
-        kept = self._change.records
-        end.seq = (kept[-1].seq if kept else self._last_committed) + 1
+        kept = self.change.records
+        end.seq = (kept[-1].seq if kept else self.change.last_committed) + 1
         kept.append(to_record(end))
 
     def _end_outside(self, end: ev.Event, now: int) -> None:
         """End a run whose code is not in memory."""
-        self._retain = program_for(self.app, self.row.workflow, self.options).settings.retain
+        self._retain = program_for(self.home.app, self.row.workflow, self.options).settings.retain
         if self.row.durable:
             self._append_outside(end)
         self._end(end, now)
+
+    def _is_terminated(self, now: int) -> bool:
+        """End it, if somebody wants that, whatever its code is like: nothing of it runs, not even its clean-up."""
+        letter = self._termination
+        if letter is None or Status(self.row.status).is_final:
+            return False
+        self._termination = None
+        self.deliveries.remove(letter)
+        self.change.consumed.append(letter.id)
+        try:
+            reason = msgspec.json.decode(letter.body, type=ControlLetter).reason
+        except msgspec.DecodeError as error:
+            reason = printable(text_of(error))
+        if self.execution is None:
+            with contextlib.suppress(DecodeError):  # damaged: the run ends all the same
+                self._read_history()
+        there = self.execution if self._replay is None else None
+        for child_id in children_left(there, self._history):
+            why = f"its parent {self.row.id} was terminated: {reason}"
+            self.change.messages.append(control(child_id, "terminate", why, child_of=self.row.id))
+        for hook in hooks_left(there, self._history):
+            if hook.where is not None:
+                self.change.signals.append(Unsubscription(cmd=hook.cmd))
+            elif hook.key:
+                self.change.drop_attribute("hook", hook.key)
+        for cmd in list(self.steps.inflight):
+            self.steps.drop(cmd)
+        self.steps.to_schedule.clear()
+        self._retain = self._retain_of_code()
+        end = ev.RunCancelled(ts=now, reason=reason, terminated=True)
+        if self.row.durable:
+            self.change.append(end)
+        self._end(end, now)
+        self.change.columns |= {"held": 0, "stuck": ""}
+        return True
+
+    def _retain_of_code(self) -> int | None:
+        try:
+            return program_for(self.home.app, self.row.workflow, self.options).settings.retain
+        except UnknownNameError:
+            return self._retain
 
     def _set_aside(self, now: int, error: BaseException, stuck: str) -> None:
         """The code can't go on: take back what isn't committed, keep every outcome, and say why. Nothing here depends on
         what the run's code, values or rows are like: a run that can't be set aside would end every worker in turn."""
         if self.execution is not None:
             self.execution.take()
-        reason = printable(error)
+        reason = printable(text_of(error))
         letters = [d for d in self.deliveries if isinstance(d, Letter)]
         cancel = next((letter for letter in letters if letter.kind == "cancel"), self._cancel)
-        outcomes = self.kept_outcomes()
+        outcomes = self.steps.kept(self.deliveries)
         self.deliveries.clear()
-        self.to_schedule.clear()
-        self._change = Change(no=self.row.no, consumed=self._orders)
+        self.steps.to_schedule.clear()
+        self.change.clear()
+        self.change.consumed = self._orders
         self._keep_outcomes(outcomes)
         if self.execution is None:
             self._answer_orders(letters)
         if cancel is not None:
             self._history = []
             end = ev.RunCancelled(ts=now, reason=f"cancelled while its code could not go on: {reason}")
-            self._change.consumed.append(cancel.id)
-            self._append_record(end)
+            self.change.consumed.append(cancel.id)
+            self.change.append(end)
             self._end(end, now)
-        elif stuck == "diverged" and self.row.build != self.me.build and self.row.build in self.me.others:
+        elif stuck == "diverged" and self.row.build != self.home.me.build and self.row.build in self.home.me.others:
             # Another worker still has the code that made this history.
             self._leave({"status": Status.PENDING, "wake_at": now + 1_000_000})
         else:
             event = ev.RunStuck(ts=now, reason=reason, error=self._encoded(error))
-            self._append_record(event)
+            self.change.append(event)
             self._tell(event)
             logger.error("run %s is set aside: %s", self.row.id, reason, extra=self.log_fields)
             self._leave(
@@ -709,7 +946,7 @@ class LiveRun(RunWithSteps):
     def _keep_outcomes(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             try:
-                self._change.messages.append(outcome_message(self.row.id, outcome, self.me.worker))
+                self.change.messages.append(outcome_message(self.row.id, outcome, self.home.me.worker))
             except Exception:
                 logger.exception(
                     "the outcome of step %r of run %s can't be kept, so the step will be executed again",
@@ -721,15 +958,17 @@ class LiveRun(RunWithSteps):
         for letter in letters:
             if letter.kind == "cancel" or LETTERS.get(letter.kind, ControlLetter) is not ControlLetter:
                 continue
-            self._change.consumed.append(letter.id)
+            self.change.consumed.append(letter.id)
             with contextlib.suppress(msgspec.DecodeError, KeyError):
                 self._notify_later(msgspec.json.decode(letter.body, type=LETTERS[letter.kind]))
 
     def _encoded(self, error: BaseException) -> Raw:
         try:
-            return Raw(self.codec.encode_error(error))
+            return Raw(self.home.app.codec.encode_error(error))
         except BaseException as why:  # a transform of the codec fails, or the error itself; the reason is told in words
-            logger.error("the error of run %s can't be encoded: %s", self.row.id, printable(why), extra=self.log_fields)
+            logger.error(
+                "the error of run %s can't be encoded: %s", self.row.id, printable(text_of(why)), extra=self.log_fields
+            )
             return ev.NULL
 
     def refuse(self, now: int, error: BaseException) -> None:
@@ -737,8 +976,10 @@ class LiveRun(RunWithSteps):
         self.released = False
         self._set_aside(now, error, "diverged")
         if self._refused:  # nor can this be: then the least is written, which can
-            self._change = Change(no=self.row.no, columns=self._change.columns)
-            self._append_record(ev.RunStuck(ts=now, reason=printable(error)))
+            columns = self.change.columns
+            self.change.clear()
+            self.change.columns = columns
+            self.change.append(ev.RunStuck(ts=now, reason=printable(text_of(error))))
         self._refused = True
 
     def _hold(self, now: int, event: ev.Event, status: str, reason: str, stuck: str) -> None:
@@ -753,7 +994,7 @@ class LiveRun(RunWithSteps):
         self._leave({"status": Status.WAITING, "reason": self.execution.waiting_for(), "wake_at": self.next_due()})
 
     def _leave(self, columns: dict[str, Any]) -> None:
-        self._change.columns |= {"owner": None, **columns}
+        self.change.columns |= {"owner": None, **columns}
         if "status" in columns:
             self.row.status = self.shown = columns["status"]
         self.released = True

@@ -1,0 +1,387 @@
+"""The steps of a run in memory: when each is handed over, and what becomes of its attempts.
+
+What happens to a step is told as events, one at a time: whoever asks appends each, or delivers it to the code, before it
+asks for the next, as what comes next may depend on that.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.codec import Codec
+from holdfast.core import commands as co
+from holdfast.core import events as ev
+from holdfast.core.definitions import StepOptions
+from holdfast.core.registry import Definitions
+from holdfast.engine import failures
+from holdfast.engine.change import PendingChange
+from holdfast.engine.identity import Identity
+from holdfast.engine.records import OutcomeLetter, emitted_by
+from holdfast.errors import TransformError, UnknownNameError, ValueCodecError, WorkerLostError
+from holdfast.ports import Attempt, Clock, Outcome, RunRow
+
+SPARED = 10
+"""So many lost workers of a step in a process of its own count as one that it took down."""
+
+COMPANIES = (1_000, 15, 0)
+"""How many others a suspect may share its process with, the first time, the second, and from then on."""
+
+AGAIN = 500_000
+"""Microseconds until an attempt that was not allowed to begin is handed over once more."""
+
+
+class Ended(msgspec.Struct, kw_only=True):
+    """How an attempt ended, wherever it was executed."""
+
+    number: int
+    worker: str
+    started: int
+    result: Raw = ev.NULL
+    error: BaseException | None = None
+    encoded_error: Raw = ev.NULL
+    retry_after: int | None = None
+    data: dict[str, Raw] = {}
+    emitted: tuple[ev.Emitted, ...] = ()
+    logs: bytes | None = None
+    lost: bool = False
+    company: int = 0
+
+
+def ended_here(outcome: Outcome, worker: str) -> Ended:
+    return Ended(
+        number=outcome.attempt.number, worker=worker, started=outcome.started,
+        result=ev.NULL if outcome.result is None else Raw(outcome.result), error=outcome.error,
+        encoded_error=Raw(outcome.encoded_error or b"null"), retry_after=outcome.retry_after,
+        data={key: Raw(value) for key, value in outcome.data.items()} if outcome.data else {},
+        emitted=emitted_by(outcome) if outcome.emitted else (), logs=outcome.logs, lost=outcome.lost,
+        company=outcome.company,
+    )  # fmt: skip
+
+
+def ended_elsewhere(body: OutcomeLetter, codec: Codec) -> Ended:
+    failed = bytes(body.error) != b"null"
+    return Ended(
+        number=body.attempt, worker=body.worker, started=body.started, result=body.result,
+        error=codec.decode_error(body.error) if failed else None, encoded_error=body.error, data=body.data,
+        emitted=body.emitted, logs=None if body.logs == ev.NULL else bytes(body.logs),
+    )  # fmt: skip
+
+
+class Suspicion:
+    """Which steps may have taken workers down, from what was announced and lost.
+
+    A run with a loss announces what it starts, so only the first start of a row of losses may not have been recorded. A
+    step whose start was announced had a process beside the worker, or still waited for it, and is hardly to blame."""
+
+    def __init__(self) -> None:
+        self._announced: dict[str, str] = {}  # in the history: the worker that did
+        self._spared: dict[str, int] = {}
+        self._unrecorded: dict[str, int] = {}
+        self._company: dict[str, int] = {}
+        self.announced_here: dict[str, co.ScheduleStep] = {}
+
+    def weigh(self, history: Iterable[ev.Event], suspects: Iterable[co.ScheduleStep], losses: int) -> None:
+        """See what the history knows of losses."""
+        for event in history:
+            if isinstance(event, ev.StepStarted):
+                if event.started:
+                    self._announced.pop(event.cmd, None)
+                else:
+                    self._announced[event.cmd] = event.worker
+            elif isinstance(event, ev.StepLost) and (
+                event.company or self._announced.get(event.cmd, event.worker) != event.worker
+            ):
+                self.spare(event.cmd)
+        for command in suspects:
+            self._unrecorded[command.cmd] = int(losses > command.losses + int(command.started))
+
+    def spare(self, cmd: str) -> None:
+        self._spared[cmd] = self._spared.get(cmd, 0) + 1
+
+    def was_announced(self, cmd: str) -> bool:
+        return cmd in self._announced
+
+    def lost_in_company(self, cmd: str, company: int) -> None:
+        """One of them has killed their process."""
+        self._company[cmd] = next(few for few in COMPANIES if few < company)
+        self.spare(cmd)
+
+    def company(self, cmd: str) -> int:
+        """How many others may share its process: all, until that has died; then few, then none."""
+        return self._company.get(cmd, COMPANIES[0])
+
+    def blame(self, command: co.ScheduleStep) -> int:
+        """How many workers it has taken down."""
+        spared = self._spared.get(command.cmd, 0)
+        return command.losses - spared + spared // SPARED + self._unrecorded.get(command.cmd, 0)
+
+
+class StepBook:
+    """What is under way, waits to be handed over, or to be tried again."""
+
+    def __init__(self, row: RunRow, app: Definitions, me: Identity, clock: Clock, change: PendingChange) -> None:
+        self._row = row
+        self._app = app
+        self._me = me
+        self._clock = clock
+        self._change = change
+        self._claimed_at_look = me.looks
+        self._reported: set[tuple[str, str]] = set()
+        self.cautious = row.losses > 0
+        self.suspicion = Suspicion()
+        self.inflight: dict[str, Attempt] = {}
+        self.retries: list[tuple[int, str]] = []
+        self.to_schedule: dict[str, co.ScheduleStep] = {}
+        self.to_cancel: list[Attempt] = []
+        self.unconfirmed: list[Outcome] = []
+        self.not_handed_over: set[str] = set()  # of those whose start this worker has announced
+        self.at_hand: set[str] = set()  # steps whose outcome has arrived, and is yet to be delivered
+        self.checkpoints: dict[str, bytes] | None = None
+        self.streamed: dict[str, int] | None = None
+
+    def options(self, command: co.ScheduleStep) -> StepOptions:
+        options = self._app.find_step(command.name).options
+        return options.override(command.options) if command.options else options
+
+    def is_suspect(self, command: co.ScheduleStep) -> bool:
+        """Whether the step may be what took a worker down: then it says so before it starts, and runs apart."""
+        return self.cautious or command.losses > 0
+
+    # -- from the code to the executor
+
+    def schedule(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+        under_way = self.inflight.get(command.cmd)
+        if under_way is not None:  # it was handed over before this run had to be read again
+            if under_way.number == command.attempt:
+                return
+            self.drop(command.cmd)
+        if command.cmd in self.at_hand:
+            return
+        if self._row.durable and (self.is_suspect(command) or self._is_at_most_once(command)):
+            if command.started and command.cmd in self.not_handed_over:
+                # That was committed, and nobody knew: the commit seemed to have failed.
+                yield ev.StepWithdrawn(**self._about(command, now))
+            self.not_handed_over.discard(command.cmd)
+            if command.started and self._may_still_end(command):
+                heapq.heappush(self.retries, (now + AGAIN, command.cmd))
+                return
+            if command.started:  # it had started on a worker that is gone
+                if self.suspicion.was_announced(command.cmd):
+                    self.suspicion.spare(command.cmd)
+                yield from self._count_loss(command, now, 0)
+                return
+            yield ev.StepStarted(**self._about(command, now))
+            self.suspicion.announced_here[command.cmd] = command
+        self.to_schedule[command.cmd] = command
+
+    def schedule_later(self, command: co.ScheduleStep, now: int) -> None:
+        heapq.heappush(self.retries, (max(command.not_before, now), command.cmd))
+
+    def pop_due(self, now: int) -> str:
+        """The next step that is to be tried now, if there is one."""
+        while self.retries and self.retries[0][0] <= now:
+            cmd = heapq.heappop(self.retries)[1]
+            if cmd not in self.inflight:
+                return cmd
+        return ""
+
+    def _is_at_most_once(self, command: co.ScheduleStep) -> bool:
+        try:
+            return self.options(command).at_most_once
+        except UnknownNameError:  # whoever hands it over finds that out, and sets the run aside
+            return False
+
+    def _may_still_end(self, command: co.ScheduleStep) -> bool:
+        """Whether it executes elsewhere: its run was let go meanwhile, and its outcome will come. What may be executed
+        more than once doesn't wait for that."""
+        me = self._me
+        if not self._is_at_most_once(command):
+            return False
+        return command.worker in (me.worker, *me.peers) or me.looks == self._claimed_at_look
+
+    def drop(self, cmd: str) -> None:
+        """Nobody wants its outcome any more."""
+        self.to_schedule.pop(cmd, None)
+        attempt = self.inflight.pop(cmd, None)
+        if attempt is not None:
+            self.to_cancel.append(attempt)
+
+    def withdrawn(self, cmd: str, now: int) -> None:
+        """An attempt of a run that is let go was taken back before it began. If its start was announced, whoever
+        schedules the step next has to know that it never did."""
+        del self.inflight[cmd]
+        command = self.suspicion.announced_here.pop(cmd, None)
+        if command is not None:
+            self._change.append(ev.StepWithdrawn(**self._about(command, now)))
+
+    def will_not_be_handed_over(self, now: int) -> None:
+        """The run is let go with the very commit that was to announce these."""
+        for cmd in self.to_schedule:
+            command = self.suspicion.announced_here.pop(cmd, None)
+            if command is not None:
+                self._change.append(ev.StepWithdrawn(**self._about(command, now)))
+        self.to_schedule.clear()
+
+    def started(self, command: co.ScheduleStep, started: int) -> Iterator[ev.StepOutcome]:
+        """A step that takes its time is shown as started."""
+        if not command.started and self._row.durable:
+            yield ev.StepStarted(**self._about(command, started), started=started)
+
+    # -- from the executor to the code
+
+    def take(self, outcome: Outcome, command: co.ScheduleStep | None, now: int) -> Iterator[ev.StepOutcome]:
+        """An outcome from the executor of this process; `command` is what asked for it, if anything still does."""
+        cmd = outcome.attempt.cmd
+        was_at_hand = cmd in self.at_hand
+        self.at_hand.discard(cmd)
+        if self.inflight.get(cmd) is not outcome.attempt:  # another one was asked for since
+            if was_at_hand and command is not None and cmd not in self.inflight and command.not_before <= now:
+                yield from self.schedule(command, now)  # which had been left until this was here
+            return
+        del self.inflight[cmd]
+        announced = self.suspicion.announced_here.pop(cmd, None)
+        if command is None:
+            return
+        if outcome.cancelled:  # it was not begun: this worker could not tell whether the others think it alive
+            if announced is not None:
+                yield ev.StepWithdrawn(**self._about(announced, now))
+            heapq.heappush(self.retries, (now + AGAIN, cmd))
+            return
+        self.unconfirmed.append(outcome)
+        yield from self.end(command, ended_here(outcome, self._me.worker), now)
+
+    def take_message(
+        self, body: OutcomeLetter, command: co.ScheduleStep, codec: Codec, now: int
+    ) -> Iterator[ev.StepOutcome]:
+        """An outcome from the inbox: its engine had lost the run when it arrived."""
+        was_at_hand = body.cmd in self.at_hand
+        self.at_hand.discard(body.cmd)
+        if bytes(body.error) != b"null" and (body.attempt != command.attempt or body.cmd in self.inflight):
+            if was_at_hand:
+                yield from self.schedule(command, now)
+            return  # the step is being tried again: this failure is history
+        self.drop(body.cmd)
+        yield from self.end(command, ended_elsewhere(body, codec), now)
+
+    def end(self, command: co.ScheduleStep, ended: Ended, now: int) -> Iterator[ev.StepOutcome]:
+        """What an attempt's end means for its step."""
+        if ended.logs is not None and self._row.durable:  # beside the history, for nothing of it is replayed
+            self._change.attributes.append(("logs", f"{ended.number}:{command.cmd}", ended.logs))
+        if self._reported:
+            self._forget_reports(command.cmd, has_ended=ended.error is None)
+        command.attempt = ended.number
+        if ended.lost:
+            if ended.company:
+                self.suspicion.lost_in_company(command.cmd, ended.company)
+            yield from self._count_loss(command, now, ended.started, ended.company)
+        elif ended.error is not None:
+            yield from self._failed(command, ended, ended.error, now)
+        else:
+            self.progressed()
+            yield ev.StepCompleted(
+                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
+                attempt=command.attempt, worker=ended.worker, started=ended.started, undoes=command.undoes,
+                result=ended.result, data=ended.data, emitted=ended.emitted,
+            )  # fmt: skip
+
+    def _failed(
+        self, command: co.ScheduleStep, ended: Ended, error: BaseException, now: int
+    ) -> Iterator[ev.StepOutcome]:
+        delay = None
+        if not isinstance(error, ValueCodecError) or isinstance(error, TransformError):
+            delay = self.options(command).retry_delay(error, command.attempt, self._clock.random())
+        if delay is not None and ended.retry_after is not None:
+            delay = ended.retry_after
+        if delay is None or self._is_too_late(command, now + delay, ended.started):
+            self.progressed()
+            yield self._failure(command, now, ended.started, ended.encoded_error, error)
+            return
+        retrying = ev.StepRetrying(
+            **self._about(command, now), started=ended.started, error=ended.encoded_error, retry_at=now + delay
+        )
+        yield retrying
+        retries = self.options(command).max_retries
+        failures.step_retried(self._row, self._app.codec, retrying, None if retries is None else retries + 1)
+        heapq.heappush(self.retries, (retrying.retry_at, command.cmd))
+
+    def _is_too_late(self, command: co.ScheduleStep, again: int, started: int) -> bool:
+        within = self.options(command).retry_within
+        return within is not None and again > (command.began or started) + within
+
+    def _failure(
+        self, command: co.ScheduleStep, now: int, started: int, encoded: Raw, error: BaseException
+    ) -> ev.StepFailed:
+        failed = ev.StepFailed(**self._about(command, now), started=started, error=encoded)
+        failures.step_failed(self._row, self._app.codec, failed, error)
+        return failed
+
+    def _count_loss(
+        self, command: co.ScheduleStep, now: int, started: int, company: int = 0
+    ) -> Iterator[ev.StepOutcome]:
+        yield ev.StepLost(**self._about(command, now), started=started, company=company)
+        problem = self._why_not_again(command)
+        if problem:
+            error = WorkerLostError(f"step {command.name!r} of run {self._row.id} {problem}")
+            yield self._failure(command, now, started, Raw(self._app.codec.encode_error(error)), error)
+        else:
+            failures.step_lost(self._row, command)
+            yield from self.schedule(command, now)
+
+    def _why_not_again(self, command: co.ScheduleStep) -> str:
+        """Why a step whose worker was lost is not executed again; empty if it is."""
+        options = self.options(command)
+        if options.at_most_once:
+            return (
+                "had begun when its worker was lost, and is executed at most once; find out what it has done, then retry "
+                "the run, or go on without it"
+            )
+        if self.suspicion.blame(command) < options.max_losses:
+            return ""
+        return (
+            f"took its worker down {options.max_losses} times; look at what it does to its process (memory, native code, "
+            "os._exit), or raise max_losses"
+        )
+
+    def _about(self, command: co.ScheduleStep, now: int) -> dict[str, Any]:
+        return {
+            "ts": now, "cmd": command.cmd, "cause": command.cause, "name": command.name, "args": command.args,
+            "attempt": command.attempt, "worker": self._me.worker, "undoes": command.undoes,
+        }  # fmt: skip
+
+    def progressed(self) -> None:
+        """The run goes on: nothing of it is suspected of the workers that it has lost."""
+        if self.cautious:
+            self.cautious = False
+            self._change.columns["losses"] = self._row.losses = 0
+
+    # -- what is not committed yet
+
+    def kept(self, arrivals: Iterable[object]) -> list[Outcome]:
+        """Outcomes of executed steps that are not known to be committed."""
+        waiting = [
+            each
+            for each in arrivals
+            if isinstance(each, Outcome) and self.inflight.get(each.attempt.cmd) is each.attempt
+        ]
+        return [outcome for outcome in self.unconfirmed + waiting if not outcome.cancelled and not outcome.lost]
+
+    # -- what steps say on their way
+
+    def report(self, kind: str, cmd: str, body: bytes) -> None:
+        """Keep its checkpoint, its progress."""
+        if kind == "checkpoint":
+            self.checkpoints = {**(self.checkpoints or {}), cmd: body}
+        self._reported.add((kind, cmd))
+        self._change.set_attribute(kind, cmd, body)
+
+    def _forget_reports(self, cmd: str, has_ended: bool) -> None:
+        """A checkpoint is kept over attempts, until the step has ended."""
+        for kind in ("progress", "checkpoint"):
+            if (kind, cmd) in self._reported and (kind == "progress" or has_ended):
+                self._reported.discard((kind, cmd))
+                self._change.drop_attribute(kind, cmd)
