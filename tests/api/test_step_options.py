@@ -812,3 +812,16 @@ def test_a_step_that_fails_to_validate_is_caught_as_that_also_on_replay(app: App
 
     with TestApp(app):
         assert order.start().result() == "price"
+
+
+def test_arguments_that_do_not_fit_name_the_step(app: App) -> None:
+    @app.step(max_retries=0)
+    def need_int(n: int) -> int:
+        return n
+
+    @app.workflow
+    def order() -> None:
+        need_int("three")  # type: ignore[arg-type]
+
+    with TestApp(app), pytest.raises(ValueError, match="the arguments of step 'need_int': n: "):
+        order.start().result()

@@ -201,7 +201,8 @@ class Ledger:
         earlier.append(Begun(host, worker, world.clock.now()))
 
     def ended(self, host: Host, attempt: Attempt, how: str) -> None:
-        self.begun[attempt.run_id, attempt.cmd, attempt.number][-1].end = how
+        own = [one for one in self.begun[attempt.run_id, attempt.cmd, attempt.number] if one.host is host]
+        own[-1].end = how
 
 
 # -- what is asked for

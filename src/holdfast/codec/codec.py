@@ -124,8 +124,10 @@ class Codec:
         except (Misfit, RecursionError) as exc:
             raise ArgumentError(explain(exc, what, root="")) from exc.__cause__
 
-    def decode_call(self, data: Data, signature: CallHints | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, each as its parameter's annotation asks."""
+    def decode_call(
+        self, data: Data, signature: CallHints | None = None, of_step: str = ""
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, each as its parameter's annotation asks. An error names the step that they are of."""
         try:
             call = self._load(data)
             args, kwargs = (call.get("args", []), call.get("kwargs", {})) if type(call) is dict else (None, None)
@@ -135,7 +137,8 @@ class Codec:
                 signature.fit(args, kwargs)
             return tuple(args), kwargs
         except (Misfit, RecursionError) as exc:
-            raise DecodeError(explain(exc, "arguments", root="")) from exc.__cause__
+            what = f"the arguments of step {of_step!r}" if of_step else "arguments"
+            raise DecodeError(explain(exc, what, root="")) from exc.__cause__
 
     def join_list(self, values: Iterable[bytes]) -> bytes:
         """A list of values that are encoded already."""

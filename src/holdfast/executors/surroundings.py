@@ -56,7 +56,7 @@ class Surroundings:
             return self._call(definition, context)
 
     def _call(self, definition: StepDefinition, context: StepContext) -> Any:
-        args, kwargs = context.codec.decode_call(context.attempt.args, definition.hints)
+        args, kwargs = context.codec.decode_call(context.attempt.args, definition.hints, definition.name)
         if definition.resources:
             kwargs |= self.take(definition.resources)
         return definition.function(*args, **kwargs)
@@ -65,7 +65,7 @@ class Surroundings:
         """Execute an attempt of an async step on the running loop."""
         self._enter(context)
         if not self._arounds and not definition.resources:
-            args, kwargs = context.codec.decode_call(context.attempt.args, definition.hints)
+            args, kwargs = context.codec.decode_call(context.attempt.args, definition.hints, definition.name)
             return await definition.function(*args, **kwargs)
         async with contextlib.AsyncExitStack() as stack:
             for around in self._arounds:
@@ -77,7 +77,7 @@ class Surroundings:
             return await self._acall(definition, context)
 
     async def _acall(self, definition: StepDefinition, context: StepContext) -> Any:
-        args, kwargs = context.codec.decode_call(context.attempt.args, definition.hints)
+        args, kwargs = context.codec.decode_call(context.attempt.args, definition.hints, definition.name)
         if definition.resources:
             kwargs |= await self.atake(definition.resources)
         return await definition.function(*args, **kwargs)
