@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 from starlette.concurrency import run_in_threadpool
 
@@ -23,6 +24,7 @@ logger = logging.getLogger("holdfast.monitor")
 INTERVAL = 0.7
 STILL_THERE = 15.0
 """Seconds after which a silent stream says that it is one."""
+REMEMBERED = 1_000
 
 
 def _state(row: RunRow) -> tuple[Any, ...]:
@@ -34,6 +36,7 @@ class Versions:
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
+        self._last: dict[int, int] = {}
 
     def of(self, what: str, filter: str = "", after: int | None = None, limit: int = 50) -> str:
         """`what` is a list, or `run:` and an id."""
@@ -59,10 +62,24 @@ class Versions:
         store = self._resources.app.store
         row = self._resources.row(run_id)
         children = store.runs(RunQuery(parent=run_id, limit=100))
-        # One that has ended has no new events, except those that say that it goes on.
-        events = store.payloads(run_id, row.end_seq - 1 if row.end_seq else 0)
+        last = self._last_event(row)
         beside = [store.attributes(run_id, key) for key in ("progress", "logs")]
-        return _state(row), len(events), [_state(child) for child in children], beside, store.orders(run_id)
+        return _state(row), last, [_state(child) for child in children], beside, store.orders(run_id)
+
+    def _last_event(self, row: RunRow) -> int:
+        """Its number. Histories only grow, so no more is read than came since the last time."""
+        known = max(self._last.get(row.no, 0), row.end_seq)
+        new = self._resources.app.store.payloads(row.id, known)
+        if new:
+            known = msgspec.json.decode(new[-1], type=_Numbered).seq
+        if len(self._last) > REMEMBERED:
+            self._last.clear()
+        self._last[row.no] = known
+        return known
+
+
+class _Numbered(msgspec.Struct):
+    seq: int
 
 
 class Topic:
