@@ -318,7 +318,7 @@ def test_the_nth_call_of_a_step_can_be_made_to_fail(app: App) -> None:
         run.send("approval", True)
         assert run.result() == "paid"
         assert len(world.calls(charge)) == 3
-        assert (world.now - begin) == dt.timedelta(days=1, minutes=3)
+        assert (world.now - begin) == dt.timedelta(days=1, minutes=2)
         assert [str(e.detail["error"]) for e in run.history() if e.kind == "StepRetrying"] == ["down", "down again"]
         world.fail(charge, ValueError("once more"), call=1)
         run = fulfil.start("o2")

@@ -118,6 +118,7 @@ def test_a_run_that_has_ended_or_is_parked_leaves_nothing_to_the_collector(name:
             run_all()
             with collected() as found:
                 run_all()
-        assert found.total() < RUNS, found.most_common(12)
+        # What other tests have left may be freed meanwhile, too: what runs leave is there for each of them.
+        assert not {name: count for name, count in found.items() if count >= RUNS}
     finally:
         app.close()

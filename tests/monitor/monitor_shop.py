@@ -41,7 +41,7 @@ async def fails(text: str) -> None:
 
 @app.workflow
 async def asks(who: str) -> str:
-    answer: Any = await hook("approval", key=who)
+    answer: Any = await hook("signature", key=who)
     return f"{who}: {answer}"
 
 

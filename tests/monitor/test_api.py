@@ -88,8 +88,8 @@ def test_an_error_has_its_traceback(client: httpx.Client) -> None:
 def test_a_hook_that_waits_is_listed_and_can_be_answered(shop: App, client: httpx.Client) -> None:
     run = asks.options(id="a").start("ann")
     hooks = until(lambda: client.get("/api/hooks").json()["hooks"])
-    assert [(hook["run_id"], hook["name"], hook["key"]) for hook in hooks] == [("a", "approval", "ann")]
-    assert act(client, "send", id="a", hook="approval", key="ann", payload={"ok": True}).status_code == 200
+    assert [(hook["run_id"], hook["name"], hook["key"]) for hook in hooks] == [("a", "signature", "ann")]
+    assert act(client, "send", id="a", hook="signature", key="ann", payload={"ok": True}).status_code == 200
     assert run.result(timeout=20) == "ann: {'ok': True}"
     until(lambda: not client.get("/api/hooks").json()["hooks"])
 

@@ -81,7 +81,7 @@ def test_runs_are_listed_filtered_and_opened_with_the_keyboard_alone(browser: Br
 def test_an_open_run_shows_what_happens_and_an_answer_given_there_arrives(browser: Browser, url: str) -> None:
     run = asks.options(id="a").start("ann")
     page = open_page(browser, url, "/workflows/runs/a")
-    expect(page.get_by_text("Waiting for hook 'approval'")).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("Waiting for hook 'signature'")).to_be_visible(timeout=20_000)
     page.get_by_role("button", name="Answer hook").click()
     page.get_by_role("textbox", name="Answer").fill('{"ok": true}')
     page.get_by_role("button", name="Send the answer").click()

@@ -40,7 +40,7 @@ def test_a_stream_that_was_broken_goes_on_with_what_it_has_missed(client: httpx.
 def test_a_run_that_goes_on_is_told_and_one_that_is_deleted_too(client: httpx.Client, shop: App) -> None:
     run = asks.options(id="a").start("ann")
     seen = client.get("/api/run", params={"id": "a"}).json()["version"]
-    run.send("approval", 1, key="ann")
+    run.send("signature", 1, key="ann")
     run.result(timeout=20)
     ended = client.get("/api/run", params={"id": "a"}).json()["version"]
     assert next_version(client, "run:a", seen=seen) == ended != seen
