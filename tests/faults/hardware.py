@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import random
@@ -18,6 +19,8 @@ import disk
 import everything
 import fire
 from world import World, open_world
+
+from holdfast import RunFinishedError
 
 WORDS = 20
 CAUSE = re.compile(r":(\d+)s\d+:[^:]*$")
@@ -130,7 +133,8 @@ def carry_on(world: World) -> list[str]:
     if not world.database.exists():
         return []
     for run in world.app.runs(workflow="listens"):
-        run.cancel("nobody sends any more")
+        with contextlib.suppress(RunFinishedError):
+            run.cancel("nobody sends any more")
     worker = world.worker()
     world.until(lambda: fire.settled(world), 60, "the end of all runs")
     world.check_histories()

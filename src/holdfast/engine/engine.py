@@ -45,6 +45,7 @@ from holdfast.ports import (
     Committed,
     Emission,
     Executor,
+    Letter,
     Message,
     Notifier,
     Outcome,
@@ -298,7 +299,11 @@ class Engine:
                 item = stream_message(attempt, self.store.now(), report.value)
                 self._try("keeping what a step says", lambda: self._post(item))
             return
-        if report.kind == "stream":
+        if report.kind == "stream" and live.has_items_waiting():
+            # Said while its run was away, they come first: this one waits behind them.
+            item = stream_message(attempt, self.store.now(), report.value)
+            live.deliveries.append(Letter(0, attempt.run_no, item.kind, item.body))
+        elif report.kind == "stream":
             live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), report.value)
         else:
             live.steps.report(report.kind, attempt.cmd, report.value)

@@ -217,6 +217,10 @@ class LiveRun:
     def stream(self, cmd: str, attempt: int, now: int, item: bytes) -> None:
         self.change.streamed.append((cmd, attempt, now, item))
 
+    def has_items_waiting(self) -> bool:
+        """Whether something that a step has streamed is in its inbox yet."""
+        return any(isinstance(each, Letter) and each.kind == "stream" for each in self.deliveries)
+
     def note_started(self, cmd: str, started: int) -> None:
         """A step that takes its time is shown as started."""
         step = self.execution.steps.get(cmd) if self.execution is not None else None
