@@ -668,6 +668,10 @@ class Executor(Protocol):
         nobody depends on this worker any more."""
 
 
+AHEAD = 60 * 1_000_000
+"""Clocks of machines differ by less: what is further in the future was told by a clock that was wrong."""
+
+
 class Clock(Protocol):
     """Time and chance, as something that a test can move."""
 

@@ -31,12 +31,6 @@ class Agenda:
             self._heap = [(time, number, key) for time, number, key in self._heap if self._times.get(key) == time]
             heapq.heapify(self._heap)
 
-    def set_earlier(self, key: Hashable, time: float) -> None:
-        """Unless it has an earlier time already."""
-        known = self._times.get(key)
-        if known is None or time < known:
-            self.set(key, time)
-
     def drop(self, key: Hashable) -> None:
         self._times.pop(key, None)
 

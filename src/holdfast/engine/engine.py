@@ -23,7 +23,6 @@ from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions, is_own
 from holdfast.engine.agenda import Agenda
 from holdfast.engine.backoff import Backoff
-from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import EventDelivery, news_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.identity import Identity
@@ -37,6 +36,7 @@ from holdfast.engine.sources import Claims, Inbox
 from holdfast.engine.ticks import Ticks
 from holdfast.errors import Fenced, StoreError, StoreLostError, UnknownNameError
 from holdfast.ports import (
+    AHEAD,
     FINAL,
     Attempt,
     Change,

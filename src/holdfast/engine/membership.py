@@ -10,12 +10,11 @@ import threading
 from collections.abc import Callable, Sequence
 
 from holdfast.core.registry import Definitions
-from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.identity import Identity
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError
-from holdfast.ports import Clock, Store, Subscription, WorkerRow
+from holdfast.ports import AHEAD, Clock, Store, Subscription, WorkerRow
 
 logger = logging.getLogger("holdfast.engine")
 

@@ -27,7 +27,6 @@ from holdfast.core.registry import Definitions
 from holdfast.durations import in_words
 from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
-from holdfast.engine.clocks import AHEAD
 from holdfast.engine.domain_events import emission_of, news_of, wait_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.identity import Identity
@@ -62,7 +61,19 @@ from holdfast.errors import (
     WorkerLostError,
     WorkflowBlocked,
 )
-from holdfast.ports import Change, Claimed, Clock, Letter, Message, NewRun, Outcome, RunRow, Status, Unsubscription
+from holdfast.ports import (
+    AHEAD,
+    Change,
+    Claimed,
+    Clock,
+    Letter,
+    Message,
+    NewRun,
+    Outcome,
+    RunRow,
+    Status,
+    Unsubscription,
+)
 from holdfast.printing import printable, text_of
 
 logger = logging.getLogger("holdfast.engine")

@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 
 from holdfast.errors import Fenced, StoreSchemaError
 from holdfast.ports import (
+    AHEAD,
     FINAL,
     Change,
     Claimed,
@@ -46,8 +47,6 @@ HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "t
 PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
-AHEAD = 60 * 1_000_000
-"""What is further in the future was told by a clock that was wrong."""
 LAST_TIME = 2**63 - 1
 
 
