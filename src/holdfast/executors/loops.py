@@ -16,7 +16,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
 from typing import Any, Protocol
 
 from holdfast.core.context import current_step
@@ -105,11 +104,9 @@ class Loops:
                 loop.give_up()
         ends = [(loop, loop.cancel_all()) for loop, _ in answers if not loop.is_given_up]
         deadline = time.monotonic() + MOMENT
-        for loop, end in ends:
-            try:
-                end.result(max(0.0, deadline - time.monotonic()))
-            except TimeoutError:  # one of them blocks it while it cleans up
-                loop.give_up()
+        for loop, ended in ends:
+            if not ended.wait(max(0.0, deadline - time.monotonic())) and not loop.is_closing:
+                loop.give_up()  # one of them blocks it while it cleans up
 
     def _all(self) -> list[StepLoop]:
         with self._lock:
@@ -133,7 +130,7 @@ class StepLoop:
         self.tasks: dict[asyncio.Task[None], Any] = {}  # those, and some whose outcome has been decided without them
         self.due = 0.0
         self._loop = asyncio.new_event_loop()
-        self._draining = self._is_closing = False
+        self._draining = self.is_closing = False
         self._has_answered, self._is_watched = True, False
         self._is_told = self._is_interrupted = False
         self._asked_at = self._blocked_since = 0.0
@@ -144,7 +141,7 @@ class StepLoop:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        keep_running(self._loop, lambda: self._is_closing)
+        keep_running(self._loop, lambda: self.is_closing)
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
@@ -162,7 +159,7 @@ class StepLoop:
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # it is closed
-            if not self._is_closing:
+            if not self.is_closing:
                 raise
 
     def _drain(self) -> None:
@@ -273,33 +270,38 @@ class StepLoop:
     # -- its end
 
     def _end_if_empty(self) -> None:
-        if not self.tasks and not self._is_closing:
+        if not self.tasks and not self.is_closing:
             self.tasks[self._loop.create_task(self._end(), context=contextvars.Context())] = None
 
     async def _end(self) -> None:
         """The last of what was left on it has ended."""
         await self._loops.surroundings.leave(self._loop)
         self._loops.ended(self)
-        self._is_closing = True
+        self.is_closing = True
         self._loop.stop()
 
-    def cancel_all(self) -> Future[None]:
-        async def cancel() -> None:
-            for task, job in self.tasks.items():
-                if job is not None:
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]  # its outcome is known
-                    task.cancel()
-            if self.tasks:
-                await asyncio.wait(self.tasks, timeout=MOMENT * 0.9)
+    def cancel_all(self) -> threading.Event:
+        """Set when all on it have ended, or have had the time to; or when the loop itself has ended."""
+        ended = threading.Event()
+        self.call(self._cancel_all, ended)
+        return ended
 
-        done: Future[None] = Future()
-        coroutine = cancel()
-        try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError:  # it has just ended by itself
-            coroutine.close()
-            done.set_result(None)
-            return done
+    def _cancel_all(self, ended: threading.Event) -> None:
+        pending = {task for task, job in self.tasks.items() if job is not None}
+
+        def has_ended(task: asyncio.Task[None]) -> None:
+            pending.discard(task)
+            if not pending:
+                ended.set()
+
+        if not pending:
+            ended.set()
+        else:
+            self._loop.call_later(MOMENT * 0.9, ended.set)
+        for task in list(pending):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # its outcome is known
+            task.add_done_callback(has_ended)
+            task.cancel()
 
     def ask(self) -> threading.Event:
         """Set as soon as it does anything."""
