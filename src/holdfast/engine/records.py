@@ -76,6 +76,10 @@ class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     data: dict[str, Raw] = {}
     logs: Raw = ev.NULL
     emitted: tuple[ev.Emitted, ...] = ()
+    token: str = ""  # of an attempt that was executed elsewhere
+    retry_after: int | None = None
+    lost: bool = False
+    company: int = 0
 
 
 class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -202,12 +206,13 @@ def stream_message(attempt: Attempt, ts: int, item: bytes) -> Message:
     return Message(run_id=attempt.run_id, kind="stream", body=msgspec.json.encode(letter))
 
 
-def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:
-    """An outcome for whoever owns the run now."""
+def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "") -> Message:
+    """An outcome for whoever owns the run now; with the `token` of an attempt that was executed elsewhere."""
     letter = OutcomeLetter(
         run_no=outcome.attempt.run_no, cmd=outcome.attempt.cmd, attempt=outcome.attempt.number, worker=worker,
-        started=outcome.started, result=Raw(outcome.result) if outcome.error is None else ev.NULL,
-        error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL,
+        started=outcome.started, result=ev.NULL if outcome.result is None else Raw(outcome.result),
+        error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL, token=token,
+        retry_after=outcome.retry_after, lost=outcome.lost, company=outcome.company,
         data={key: Raw(value) for key, value in outcome.data.items()}, emitted=emitted_by(outcome),
         logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL,
     )  # fmt: skip

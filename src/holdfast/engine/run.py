@@ -126,7 +126,7 @@ class LiveRun:
         self.home = home
         self.options, self.damage = read_options(row)
         self.change = PendingChange(row.no, max(row.base_seq + len(claimed.payloads) - 1, row.end_seq))
-        self.steps = StepBook(row, home.app, home.me, home.clock, self.change)
+        self.steps = StepBook(row, home.app, home.me, home.clock, self.change, claimed.attempts)
         self.execution: Execution | None = None
         self.deliveries: deque[Delivery] = deque(claimed.letters)
         self.shown: str = row.status
@@ -169,6 +169,7 @@ class LiveRun:
         return min(dues, default=None)
 
     def is_idle(self) -> bool:
+        """Whether it only waits, be it for steps elsewhere."""
         return not self.steps.inflight and not self.deliveries and self._replay is None and not self.steps.to_schedule
 
     def show_status(self, reason: str) -> None:
@@ -302,6 +303,8 @@ class LiveRun:
         if begins_at > now:
             self._wait_to_begin(now, begins_at, last)
             return False
+        if not self.row.durable:  # it begins anew, and asks for its steps again
+            self.steps.drop_elsewhere()
         if isinstance(last, ev.AttemptFailed):
             self._begin_attempt(now)
         elif self._waited_for_a_worker(now, last):
@@ -536,6 +539,8 @@ class LiveRun:
         self._history = []
         self.steps.at_hand = set(map(self._outcome_of, self.deliveries))
         self._settle(now)
+        if self.steps.elsewhere and not self.released:
+            self.steps.drop_unasked({cmd: step.command for cmd, step in self.execution.steps.items()})
         return True
 
     def _outcome_of(self, arrival: Delivery) -> str:
@@ -554,7 +559,9 @@ class LiveRun:
         assert self.execution is not None
         suspects = [s.command for s in self.execution.steps.values() if self.steps.is_suspect(s.command)]
         if suspects:
-            self.steps.suspicion.weigh(self._history if self.home.me.isolates else (), suspects, self.row.losses)
+            # What is executed elsewhere has nothing to do with the workers that the run has lost.
+            here = [command for command in suspects if self.steps.queue_elsewhere(command) is None]
+            self.steps.suspicion.weigh(self._history if self.home.me.isolates else (), here, self.row.losses)
 
     def _deliver_arrivals(self, now: int, end: float) -> bool:
         while self.deliveries:
@@ -826,6 +833,7 @@ class LiveRun:
     def _end(self, end: ev.Event, now: int) -> None:
         if isinstance(end, ev.ContinuedAsNew):
             assert self.execution is not None
+            self.steps.drop_elsewhere()
             self._history = [end]
             if self.row.durable:
                 self.change.columns["base_seq"] = self.row.base_seq = end.seq
@@ -909,7 +917,7 @@ class LiveRun:
                 self.change.drop_attribute("hook", hook.key)
         for cmd in list(self.steps.inflight):
             self.steps.drop(cmd)
-        self.steps.to_schedule.clear()
+        self.steps.forget_unscheduled()
         self._retain = self._retain_of_code()
         end = ev.RunCancelled(ts=now, reason=reason, terminated=True)
         if self.row.durable:
@@ -934,7 +942,7 @@ class LiveRun:
         cancel = next((letter for letter in letters if letter.kind == "cancel"), self._cancel)
         outcomes = self.steps.kept(self.deliveries)
         self.deliveries.clear()
-        self.steps.to_schedule.clear()
+        self.steps.forget_unscheduled()
         self.change.clear()
         self.change.consumed = self._orders
         self._keep_outcomes(outcomes)
@@ -1006,9 +1014,20 @@ class LiveRun:
         if self.execution is None or self.row.status in HELD or Status(self.row.status).is_final:
             self._leave({})
             return
-        self._leave({"status": Status.WAITING, "reason": self.execution.waiting_for(), "wake_at": self.next_due()})
+        self._leave({"status": Status.WAITING, "reason": self.waiting_for(), "wake_at": self.next_due()})
+
+    def waiting_for(self) -> str:
+        """Why nothing happens here, in words; empty while a step is to be executed now."""
+        assert self.execution is not None
+        return self.execution.waiting_for({cmd: row.queue for cmd, row in self.steps.elsewhere.items()})
 
     def _leave(self, columns: dict[str, Any]) -> None:
+        status = columns.get("status")
+        if self.steps.elsewhere and status is not None:
+            if status == Status.RETRY or Status(status).is_final:
+                self.steps.drop_elsewhere()
+            elif status in HELD:
+                self.steps.withdraw_elsewhere()
         self.change.columns |= {"owner": None, **columns}
         if "status" in columns:
             self.row.status = self.shown = columns["status"]

@@ -35,17 +35,27 @@ from holdfast.errors import (
 from holdfast.ports import (
     Change,
     Claimed,
+    ClaimedAttempt,
     Clock,
     Committed,
+    EndedAttempt,
     Message,
     NewRun,
     RunRow,
     Subscription,
     WorkerRow,
 )
-from holdfast.stores.arrays import adapt
+from holdfast.stores.arrays import Texts, adapt
 from holdfast.stores.postgres_life import LifeLock, ServerClock
-from holdfast.stores.postgres_sql import POSTGRES, children_of, commit_of, creation_of, goes_alone, messages_of
+from holdfast.stores.postgres_sql import (
+    POSTGRES,
+    children_of,
+    commit_of,
+    creation_of,
+    ends_of,
+    goes_alone,
+    messages_of,
+)
 from holdfast.stores.shared import SqlStore
 
 POOL = 10
@@ -289,6 +299,28 @@ class PostgresStore(SqlStore):
         if messages:
             db.execute(*messages_of(self.app, messages, self.now()))
 
+    def claim_attempts(
+        self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
+    ) -> list[ClaimedAttempt]:
+        parameters = {
+            "worker": worker_id, "app": self.app, "now": self.now(), "limit": limit, "queues": Texts(queues),
+            "steps": Texts(steps),
+        }  # fmt: skip
+        failpoints.hit("claim_attempts.before_commit")
+        with self.read() as db:
+            rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
+        failpoints.hit("claim_attempts.after_commit")
+        if not rows[0][0]:
+            raise Fenced(worker_id)
+        return [ClaimedAttempt(token, body) for _, token, body in rows if token is not None]
+
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+        failpoints.hit("end_attempts.before_commit")
+        with self.read() as db:
+            done = {token for (token,) in db.execute(*ends_of(worker_id, ended, self.now()))}
+        failpoints.hit("end_attempts.after_commit")
+        return done
+
     def settle(self, worker_id: str) -> None:
         with self.read() as db:
             db.execute(self._q["settle"], {"worker": worker_id})
@@ -370,6 +402,7 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name in (
     "register", "learn", "unregister", "bury", "create", "commit", "post", "delete", "collect", "set_aside",
-    "save_schedules", "emit", "deliver",
+    "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt", "end_attempts", "release_attempts",
+    "report_attempts",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

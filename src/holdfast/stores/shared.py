@@ -39,6 +39,7 @@ from holdfast.ports import (
     Subscription,
     WorkerRow,
 )
+from holdfast.stores.attempts import AttemptTables
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
 from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
@@ -65,7 +66,7 @@ class LifeLockLike(Protocol):
     def clear(self) -> None: ...
 
 
-class SqlStore(EventTables):
+class SqlStore(AttemptTables, EventTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
@@ -150,7 +151,8 @@ class SqlStore(EventTables):
                         "id": worker.id, "app": worker.app, "host": worker.host, "pid": worker.pid,
                         "build": worker.build, "names": json.dumps(worker.names),
                         "schedules": json.dumps(worker.schedules), "address": worker.address, "started_at": now,
-                        "lease_until": now + lease,
+                        "lease_until": now + lease, "kind": worker.kind, "queues": json.dumps(worker.queues),
+                        "steps": json.dumps(worker.steps),
                     },
                 )  # fmt: skip
                 self._welcome(db, worker, subscriptions)
@@ -168,7 +170,8 @@ class SqlStore(EventTables):
     def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
         with self.write("learn") as db:
             parameters = {
-                "worker": worker.id, "names": json.dumps(worker.names), "schedules": json.dumps(worker.schedules)
+                "worker": worker.id, "names": json.dumps(worker.names), "schedules": json.dumps(worker.schedules),
+                "queues": json.dumps(worker.queues), "steps": json.dumps(worker.steps),
             }  # fmt: skip
             if not db.execute(self._q["learn"], parameters).rowcount:
                 raise Fenced(worker.id)
@@ -287,13 +290,14 @@ class SqlStore(EventTables):
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         with self.write("commit", lasting=bool(changes)) as db:
-            if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
-                raise Fenced(worker_id)
+            self._check_alive(db, worker_id)
             self._insert_records(db, [(change.no, change.records) for change in changes])
             self._update_runs(db, changes)
-            for change in changes:
-                if has_more_than_history(change):
-                    self._apply(db, change)
+            rich = [change for change in changes if has_more_than_history(change)]
+            if rich:
+                self._apply_attempts(db, rich)
+            for change in rich:
+                self._apply(db, change)
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
             return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted)
 
@@ -341,6 +345,9 @@ class SqlStore(EventTables):
         claimed = {row.no: Claimed(row, [], [], is_first=row.started_at == now) for row in rows}
         for no, payload in db.execute(self._q["history_from_base"], {"nos": nos}):
             claimed[no].payloads.append(payload)
+        # Before the messages: one that ends in between is then found as both, and never as neither.
+        for row in db.execute(self._q["attempts_of_runs"], {"nos": nos}):
+            claimed[row[1]].attempts.append(self._attempt(row))
         for letter in db.execute(self._q["letters_of_runs"], {"nos": nos}):
             claimed[letter[1]].letters.append(Letter(*letter))
         return list(claimed.values())
@@ -489,7 +496,7 @@ def has_more_than_history(change: Change) -> bool:
     """Whether there is anything beside events and columns of the run's row: mostly there is not."""
     return bool(
         change.consumed or change.children or change.messages or change.signals or change.dropped_attributes
-        or change.attributes or change.streamed
+        or change.attributes or change.streamed or change.attempts or change.dropped_attempts or change.withdrawn_attempts
     )  # fmt: skip
 
 

@@ -94,7 +94,9 @@ class TestApp:
             self._find, app.codec, self.clock, surroundings=surroundings, keep_logs=app.keep_logs
         )
         settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
-        self.engine = Engine(app, self.store, executor, self.notifier, self.clock, app.build, settings, isolate=False)
+        self.engine = Engine(
+            app, self.store, executor, self.notifier, self.clock, app.build, settings, isolate=False, queues=None
+        )  # fmt: skip
         self._host = Host(self.engine, self.clock)
         self.clock.wake = self._host.wake
         self.clock.has_failed = lambda: self._host.failure is not None

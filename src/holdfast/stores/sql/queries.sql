@@ -94,15 +94,15 @@ INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE 
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING;
 
 -- name: insert_worker
-INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until)
-VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until);
+INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until, kind, queues, steps)
+VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until, :kind, :queues, :steps);
 
 -- name: beat
 UPDATE workers SET lease_until = :until WHERE id = :worker;
 
 -- name: select_workers
-SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules FROM workers WHERE app = :app
-ORDER BY started_at, id;
+SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules, kind, queues, steps FROM workers
+WHERE app = :app ORDER BY started_at, id;
 
 -- name: addresses
 SELECT address FROM workers WHERE (app = :app OR :everyone = 1) AND address <> '';
@@ -138,7 +138,7 @@ UPDATE runs SET owner = NULL, wake_at = CASE WHEN held = 0 AND finished_at IS NU
 WHERE app = :app AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.owner);
 
 -- name: learn
-UPDATE workers SET names = :names, schedules = :schedules WHERE id = :worker;
+UPDATE workers SET names = :names, schedules = :schedules, queues = :queues, steps = :steps WHERE id = :worker;
 
 -- name: welcome
 -- A new worker may know code that nobody knew, or have mended code that diverged.
