@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import Run, RunPage
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
+    from holdfast.api.requests import Ask, Request, RequestDefinition, define_request
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
         NeverAwaitedError,
         NondeterminismError,
         PayloadTooLargeError,
+        RequestError,
+        RequestPayloadError,
+        RequestRefusedError,
         ResourceError,
         RetryableError,
         RunCancelledError,
@@ -97,6 +101,7 @@ __version__ = "0.1.0"
 __all__ = [
     "App",
     "ArgumentError",
+    "Ask",
     "BlockingCallError",
     "Canvas",
     "Checkpoint",
@@ -127,6 +132,11 @@ __all__ = [
     "NeverAwaitedError",
     "NondeterminismError",
     "PayloadTooLargeError",
+    "Request",
+    "RequestDefinition",
+    "RequestError",
+    "RequestPayloadError",
+    "RequestRefusedError",
     "Resource",
     "ResourceError",
     "RetryableError",
@@ -181,6 +191,7 @@ __all__ = [
     "chain",
     "chord",
     "define_hook",
+    "define_request",
     "emit",
     "every",
     "group",
@@ -206,6 +217,7 @@ _HOMES = {
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": ["Run", "RunPage"],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
+    "holdfast.api.requests": ["Ask", "Request", "RequestDefinition", "define_request"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],

@@ -31,6 +31,9 @@
     │   ├── HookNotFoundError     (LookupError)
     │   ├── HookTokenError
     │   └── HookPayloadError      (ValueError)
+    ├── RequestError
+    │   ├── RequestRefusedError   a run was asked, and refused
+    │   └── RequestPayloadError   (ValueError)
     ├── WorkflowCodeError         the run is set aside or failed because of how the workflow is written
     │   ├── NondeterminismError
     │   ├── DeadlockError
@@ -261,6 +264,18 @@ class HookTokenError(HookError):
 
 class HookPayloadError(HookError, ValueError):
     """The payload doesn't fit the hook's model."""
+
+
+class RequestError(HoldfastError):
+    """Something about what a run was asked."""
+
+
+class RequestRefusedError(RequestError):
+    """The run refused what it was asked. A handler of the workflow raises it with the reason; whoever asked gets it."""
+
+
+class RequestPayloadError(RequestError, ValueError):
+    """The payload doesn't fit the request's model."""
 
 
 class WorkflowCodeError(HoldfastError):

@@ -7,7 +7,7 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -16,13 +16,13 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api import calls
-from holdfast.api.checks import check_text
+from holdfast.api.checks import check_hook, check_id, check_text
 from holdfast.api.domain_events import emit_now, wait_for_event
-from holdfast.api.hooks import ask_hook
+from holdfast.api.hooks import ask_hook, encode_payload
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.domain import Where
 from holdfast.core.execution import Execution
-from holdfast.core.loop import running, wait_plainly
+from holdfast.core.loop import Future, running, wait_plainly
 from holdfast.durations import Duration, to_us
 from holdfast.errors import ArgumentError, ContinueAsNew, WrongContextError
 from holdfast.printing import show
@@ -207,6 +207,34 @@ class WorkflowContext:
     def emit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
         """The plain-call form of `await emit(...)`."""
         return emit_now(name, payload, key)
+
+    def send(
+        self, run_id: str, name: str, payload: object = None, *, key: str | None = None
+    ) -> Coroutine[None, None, None]:
+        """Send a payload to a hook of another run of the app, once: `await wf.send(run_id, "approval", payload)`. It leaves
+        with the next commit. If there is no such run, or it has ended, this run's history and log say so."""
+        here = _where("send")
+        if isinstance(here, StepContext):
+            raise WrongContextError(
+                "wf.send() in a step: a step sends with app.get_run(run_id).send(name, payload); wf.send is for workflow code"
+            )
+        if here is None:
+            raise WrongContextError("wf.send() works in a run; elsewhere use app.get_run(run_id).send(name, payload)")
+        if not here.durable:
+            raise WrongContextError(
+                "wf.send() needs a history, and this workflow has durable=False; make it durable=True"
+            )
+        check_id(run_id, "wf.send: run_id")
+        check_hook(name, key, what="wf.send")
+        encoded = Raw(encode_payload(here.codec, here.hook_models, name, payload))
+
+        def begin() -> Future[None]:
+            here.send(run_id, name, key or "", encoded)
+            done: Future[None] = Future(here.loop)
+            done.set_result(None)
+            return done
+
+        return calls.Call(here, begin, f"wf.send to {run_id!r}")
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         """Wait in a plain call for anything that can be awaited."""

@@ -84,6 +84,24 @@ class EmitEvent(Command, kw_only=True, gc=False):
     payload: Raw
 
 
+class GiveAnswer(Command, kw_only=True, gc=False):
+    """Let whoever has asked find the answer to a request, or the error that says why there is none."""
+
+    request: str
+    seq: int
+    answer: Raw
+    error: Raw
+
+
+class SendHook(Command, kw_only=True, gc=False):
+    """Send a payload to a hook of another run."""
+
+    run_id: str
+    name: str
+    key: str
+    payload: Raw
+
+
 class PublishData(Command, kw_only=True, gc=False):
     """Make a datum of the run searchable."""
 

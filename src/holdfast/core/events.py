@@ -75,6 +75,7 @@ class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=F
     forked_from: str | None = None
     data: dict[str, Raw] = {}
     hooks: tuple[HookReceived, ...] = ()
+    requests: tuple[RequestReceived, ...] = ()
 
 
 class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -156,6 +157,16 @@ class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     event: str = ""
 
 
+class RequestReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """Somebody asks the run something and waits for the answer, kept in order until the workflow takes it. `request` is
+    the id under which the answer is kept."""
+
+    delivered: ClassVar[bool] = True
+    name: str
+    request: str
+    payload: Raw = NULL
+
+
 class CancelRequested(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     delivered: ClassVar[bool] = True
     reason: str = ""
@@ -222,6 +233,22 @@ class StepRefused(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=Fals
 
 class Streamed(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The workflow gave an item, `args`, to those who watch."""
+
+
+class RequestAnswered(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The workflow answered a request; `args` is the answer. With an `error` it refused."""
+
+    request: str
+    error: Raw = NULL
+
+
+class HookSent(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The workflow sent a payload, `args`, to a hook of another run. It was not sent `again` if an earlier attempt of this
+    run had done so."""
+
+    run_id: str
+    key: str = ""
+    again: bool = False
 
 
 class EventEmitted(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -343,6 +370,7 @@ AnyEvent: TypeAlias = (
     | ChildFailed
     | ChildCancelled
     | HookReceived
+    | RequestReceived
     | CancelRequested
     | ChildStarted
     | ChildAwaited
@@ -354,6 +382,8 @@ AnyEvent: TypeAlias = (
     | Planned
     | StepSkipped
     | StepRefused
+    | RequestAnswered
+    | HookSent
     | EventEmitted
     | StepStarted
     | StepRetrying

@@ -48,7 +48,7 @@ KINDS = {
     "StepCancelled": "s", "StepWithdrawn": "s", "OutcomeReused": "r", "ChildStarted": "c", "ChildAwaited": "w",
     "HookOpened": "h", "DataSet": "d", "TimeRead": "n", "Patched": "p", "Streamed": "o", "Planned": "g",
     "StepSkipped": "k", "StepRefused": "x",
-    "EventEmitted": "e",
+    "EventEmitted": "e", "RequestAnswered": "a", "HookSent": "m",
 }  # fmt: skip
 WORDS = {
     "s": "step",
@@ -63,6 +63,8 @@ WORDS = {
     "k": "skipped step",
     "x": "refused step",
     "e": "emit",
+    "a": "answer to request",
+    "m": "send",
 }
 
 

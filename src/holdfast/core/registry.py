@@ -22,6 +22,8 @@ class Definitions(Protocol):
     keep_logs: int | None
     arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
+    hook_models: Any
+    request_models: Any
     revision: int  # changes whenever something is defined
 
     def find_step(self, name: str) -> StepDefinition: ...

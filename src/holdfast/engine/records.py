@@ -56,6 +56,26 @@ class HookLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     event: str = ""
 
 
+class AskLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    name: str
+    request: str
+    payload: Raw = ev.NULL
+
+
+class UndeliveredLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the run has sent to another one could not be delivered."""
+
+    message: str
+    reason: str
+
+
+class AnswerBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is kept for whoever has asked."""
+
+    answer: Raw = ev.NULL
+    error: Raw = ev.NULL
+
+
 class ChildLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     cmd: str
     child_id: str
@@ -98,6 +118,8 @@ class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 LETTERS: dict[str, type[Any]] = {
     "hook": HookLetter,
+    "ask": AskLetter,
+    "undelivered": UndeliveredLetter,
     "child": ChildLetter,
     "outcome": OutcomeLetter,
     "stream": StreamLetter,
@@ -172,6 +194,14 @@ def child_message(row: RunRow, end: ev.Event) -> Message:
         body=msgspec.json.encode(letter),
         dedupe=f"child:{letter.cmd}:{row.id}:{end.seq}",
     )
+
+
+def sent_hook(sender: str, run_id: str, name: str, key: str, payload: Raw) -> Message:
+    """What a run sends to another one. If that is gone the sender is told."""
+    letter = HookLetter(name=name, key=key, payload=payload)
+    lost = UndeliveredLetter(message=f"hook {name!r} to run {run_id}", reason="there is no such run, or it has ended")
+    back = Message(run_id=sender, kind="undelivered", body=msgspec.json.encode(lost))
+    return Message(run_id=run_id, kind="hook", body=msgspec.json.encode(letter), if_gone=back, or_ended=True)
 
 
 def fingerprint(name: str, call: bytes) -> bytes:

@@ -34,12 +34,15 @@ from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
     LETTERS,
     PRIORITY_HEAD_START,
+    AnswerBody,
+    AskLetter,
     ChildLetter,
     ControlLetter,
     HookLetter,
     OutcomeLetter,
     RunOptions,
     StreamLetter,
+    UndeliveredLetter,
     ask_child,
     child_message,
     control,
@@ -47,6 +50,7 @@ from holdfast.engine.records import (
     fingerprint,
     not_a_child,
     outcome_message,
+    sent_hook,
     status_of,
     to_record,
 )
@@ -63,6 +67,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import (
     AHEAD,
+    Answer,
     Change,
     Claimed,
     Clock,
@@ -447,6 +452,7 @@ class LiveRun:
         self.execution.secret = self.home.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
+        self.execution.hook_models = self.home.app.hook_models
         if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
             self.execution.same_build = self.row.build == self.home.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
@@ -704,6 +710,11 @@ class LiveRun:
             self.stream(command.cmd, self.row.attempt, now, bytes(command.item))
         elif isinstance(command, co.PublishData):
             self.change.publish(command.key, bytes(command.value))
+        elif isinstance(command, co.GiveAnswer):
+            body = msgspec.json.encode(AnswerBody(answer=command.answer, error=command.error))
+            change.answers.append(Answer(command.request, command.seq, body))
+        elif isinstance(command, co.SendHook):
+            change.messages.append(sent_hook(self.row.id, command.run_id, command.name, command.key, command.payload))
 
     def _hooks_with(self, key: str) -> list[str]:
         assert self.execution is not None
@@ -769,6 +780,13 @@ class LiveRun:
                     ),
                     now,
                 )
+        elif isinstance(body, AskLetter):
+            self._deliver(ev.RequestReceived(ts=now, name=body.name, request=body.request, payload=body.payload), now)
+        elif isinstance(body, UndeliveredLetter):
+            logger.warning(
+                "run %s: %s was not delivered: %s", self.row.id, body.message, body.reason, extra=self.log_fields
+            )
+            self._note(ev.MessageDropped(ts=now, message=body.message, reason=body.reason))
         elif isinstance(body, ChildLetter):
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):

@@ -206,6 +206,11 @@ class SqlQuery(abc.ABC):
         with self.read() as db:
             return dict(db.execute(self._q["attributes"], {"no": self._number(db, run_id), "key": key}).fetchall())
 
+    def answer(self, run_id: str, request: str) -> bytes | None:
+        with self.read() as db:
+            found = db.execute(self._q["answer"], {"no": self._number(db, run_id), "id": request}).fetchone()
+        return None if found is None else bytes(found[0])
+
     def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
         with self.read() as db:
             parameters = {"no": self._number(db, run_id), "after": after, "limit": limit}
