@@ -320,9 +320,22 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     damage: str = ""
 
 
+class DataSpan(msgspec.Struct, kw_only=True, frozen=True):
+    """Runs whose data under `key` lies between two values, as `codec.ordering` writes them: from `low` on (`above`: not that
+    one itself), to before `high` (`upto`: that one included). One of `others` is as good."""
+
+    key: str
+    low: str
+    high: str
+    above: bool = False
+    upto: bool = False
+    others: tuple[DataSpan, ...] = ()
+
+
 class RunQuery(msgspec.Struct, kw_only=True):
     """A page of runs, newest first. `after` is the `no` of the last one of the page before. A `workflow` that ends in
-    `*` is the beginning of a name; `since` and `until` are about when a run was created."""
+    `*` is the beginning of a name; `since` and `until` are about when a run was created.
+    Of `data` runs have published what equals these encoded values, and what lies in `spans`."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
@@ -330,6 +343,7 @@ class RunQuery(msgspec.Struct, kw_only=True):
     since: int | None = None
     until: int | None = None
     data: dict[str, str] = {}
+    spans: Sequence[DataSpan] = ()
     prefix: str | None = None
     owner: str | None = None
     schedule: str | None = None

@@ -100,6 +100,14 @@ def check_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, 
     return tuple(args), dict(kwargs or {})
 
 
+def check_data(what: str, data: Any) -> None:
+    """What a run is published with, by key."""
+    if not isinstance(data, Mapping):
+        raise ArgumentError(f"{what}={show(data)}: give a dict of values by key, as wf.set_data takes them")
+    for key in data:
+        check_text(f"a key of {what}", key)
+
+
 # -- numbers, times, choices
 
 

@@ -49,6 +49,7 @@ from holdfast.engine.records import (
     child_gone,
     control,
     correlation_of,
+    data_attribute,
     fingerprint,
     to_record,
 )
@@ -136,8 +137,15 @@ class Client:
             begin_at += to_us(options.delay, "delay")
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
+        data = {key: self.codec.encode(value, f"data {key!r}") for key, value in (options.data or {}).items()}
         started = ev.RunStarted(
-            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=int(self.store.clock.random() * 2**53), flags=FLAGS
+            seq=1,
+            ts=begin_at,
+            workflow=name,
+            input=Raw(call),
+            seed=int(self.store.clock.random() * 2**53),
+            flags=FLAGS,
+            data={key: Raw(value) for key, value in data.items()},
         )
         chosen = RunOptions(
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
@@ -149,6 +157,7 @@ class Client:
             id=run_id, workflow=name, records=[to_record(started)], wake_at=begin_at - options.priority * PRIORITY_HEAD_START,
             created_at=now, fingerprint=fingerprint(name, call), priority=options.priority,
             options=chosen.to_json(), durable=is_durable(self._definitions, name), messages=list(messages),
+            attributes=[data_attribute(key, value) for key, value in data.items()],
         )  # fmt: skip
         if origin is not None:
             new.parent_id, new.parent_cmd, new.root_id = origin.run_id, origin.cmd, origin.root_id
@@ -682,9 +691,11 @@ class Client:
             suffix = f"-fork-{uuid.uuid4().hex[:8]}"
             new_id = run.id[: ID_LIMIT - len(suffix)] + suffix
         now = self.store.now()
-        data = {}
+        data: dict[str, bytes] = {}
         for event in plan.events:
-            if isinstance(event, ev.DataSet):
+            if isinstance(event, ev.RunStarted | ev.ContinuedAsNew):
+                data |= {key: bytes(value) for key, value in event.data.items()}
+            elif isinstance(event, ev.DataSet):
                 data[event.name] = bytes(event.args)
             elif isinstance(event, ev.StepCompleted):
                 data |= {key: bytes(value) for key, value in event.data.items()}
@@ -700,7 +711,7 @@ class Client:
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
             fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=self._options_of_fork(row),
-            attributes=[(f"data.{key}", value.decode(errors="replace"), value) for key, value in data.items()],
+            attributes=[data_attribute(key, value) for key, value in data.items()],
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)

@@ -11,7 +11,7 @@ import datetime as dt
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from msgspec import Raw
@@ -172,11 +172,13 @@ class _Function(abc.ABC, Generic[P, R, F]):
         queue: str | None = None,
         if_exists: IfExists = "return",
         on_parent_close: OnParentClose = "cancel",
+        data: Mapping[str, Any] | None = None,
     ) -> CallOptions[P, R, F]:
-        """Say more about one call: `fn.options(id="order-17").start(order)`."""
+        """Say more about one call: `fn.options(id="order-17").start(order)`. `data` is published from the beginning, as if
+        the workflow had begun with `wf.set_data`."""
         return CallOptions(
             self,
-            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close),
+            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close, data),
         )
 
     @abc.abstractmethod
@@ -239,10 +241,17 @@ class Workflow(_Function[P, R, ChildRun[R]]):
 
     def _child(self, execution: Execution, call: Raw, options: StartOptions, waited: bool) -> ChildRun[R]:
         child = execution.ask_child(
-            self.name, call, options=child_options(options, self._definition.options.durable, execution.loop.now), waited=waited,
+            self.name, call, options=self._child_options(execution, options), waited=waited,
             abandon=options.on_parent_close == "abandon",
         )  # fmt: skip
         return ChildRun(execution, child)
+
+    def _child_options(self, execution: Execution, options: StartOptions) -> dict[str, object]:
+        chosen = child_options(options, self._definition.options.durable, execution.loop.now)
+        if options.data:
+            codec = execution.codec
+            chosen["data"] = {key: Raw(codec.encode(value, f"data {key!r}")) for key, value in options.data.items()}
+        return chosen
 
     def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> ChildRun[R]:
         return self._child(execution, call, options, waited=True)

@@ -54,6 +54,8 @@ class Beginning(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
 
 
 class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """`data` is what was published of it from the beginning."""
+
     workflow: str
     input: Raw = NO_ARGS
     seed: int = 0
@@ -61,6 +63,7 @@ class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False
     scheduled_at: int | None = None
     scheduled_offset: int = 0
     forked_from: str | None = None
+    data: dict[str, Raw] = {}
 
 
 class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):

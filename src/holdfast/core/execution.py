@@ -90,8 +90,8 @@ class Execution(Asking):
         self._seed = first.seed
         self.mark = f"{first.seed & 0xFFFFFF:06x}"
         self.started_at = first.ts
+        self.data = dict(first.data)
         if isinstance(first, ev.ContinuedAsNew):
-            self.data = dict(first.data)
             self._answered.update(received.token for received in first.hooks)
         if earlier:
             self._look_back(earlier, current[0])

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import events as ev
-from holdfast.engine.records import to_record
+from holdfast.engine.records import data_attribute, to_record
 from holdfast.ports import Answer, Change, Emission, Message, NewRun, Record, Subscription, Unsubscription
 
 _RARE = (
@@ -101,9 +101,9 @@ class PendingChange:
 
     def publish(self, key: str, value: bytes) -> None:
         """Make a datum of the run searchable."""
-        name = f"data.{key}"
-        self.attributes = [each for each in self.attributes if each[0] != name]
-        self.attributes.append((name, value.decode(errors="replace"), value))
+        published = data_attribute(key, value)
+        self.attributes = [each for each in self.attributes if each[0] != published[0]]
+        self.attributes.append(published)
 
     def publish_hook_key(self, key: str, names: Iterable[str]) -> None:
         """Let the run be found by the key of hooks that it waits for, as long as it waits for any."""

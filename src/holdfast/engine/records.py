@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.codec import Codec
+from holdfast.codec.ordering import order_key
 from holdfast.core import events as ev
 from holdfast.errors import RunExistsError, RunNotFoundError
 from holdfast.ports import Attempt, Message, Outcome, Record, RunRow, Status
@@ -24,6 +25,11 @@ def to_record(event: ev.Event) -> Record:
         event.seq, event.kind, getattr(event, "name", ""), getattr(event, "cmd", ""), getattr(event, "cause", 0),
         getattr(event, "attempt", 0), getattr(event, "worker", ""), event.ts, ev.to_json(event),
     )  # fmt: skip
+
+
+def data_attribute(key: str, value: bytes) -> tuple[str, str, bytes]:
+    """A datum of a run as it is searched by and read."""
+    return f"data.{key}", order_key(value), value
 
 
 PRIORITY_HEAD_START = 60 * 1_000_000

@@ -47,6 +47,7 @@ from holdfast.engine.records import (
     child_message,
     control,
     correlation_of,
+    data_attribute,
     fingerprint,
     not_a_child,
     outcome_message,
@@ -735,6 +736,7 @@ class LiveRun:
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
+        data: dict[str, Raw] = command.options.get("data", {})  # type: ignore[assignment]
         started = ev.RunStarted(
             seq=1,
             ts=now + delay,
@@ -742,6 +744,7 @@ class LiveRun:
             input=command.args,
             seed=int(self.home.clock.random() * 2**53),
             flags=FLAGS,
+            data=data,
         )
         head_start = 0 if delay else priority * PRIORITY_HEAD_START  # it must not begin a delayed run early
         return NewRun(
@@ -749,6 +752,7 @@ class LiveRun:
             wake_at=now + delay - head_start, created_at=now, fingerprint=fingerprint(command.name, bytes(command.args)),
             priority=priority, parent_id=self.row.id, parent_cmd=command.cmd, root_id=self.row.root_id or self.row.id,
             correlation=correlation_of(self.row), options=options.to_json(), durable=bool(command.options.get("durable", True)),
+            attributes=[data_attribute(key, bytes(value)) for key, value in data.items()],
             if_taken=self._refusal(command) if "id" in command.options and not command.again else None,
         )  # fmt: skip
 
