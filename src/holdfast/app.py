@@ -250,6 +250,25 @@ class App(Registry):
 
     asend_hook = twin(send_hook)
 
+    # -- steps that end elsewhere
+
+    def finish_step(self, token: str, result: object = None) -> None:
+        """End a step that was handed over, with its result. `token` is what `this_step.hand_over()` has made. Once it is
+        ended, StepTokenError."""
+        self.client.finish_step(token, result)
+
+    def fail_step(self, token: str, error: BaseException | str) -> None:
+        """Let the attempt of a step that was handed over fail: it is retried as the step's options say."""
+        self.client.fail_step(token, error)
+
+    def beat_step(self, token: str, done: float | None = None, total: float | None = None, note: str = "") -> None:
+        """A sign of life of a step that was handed over, for its `stall_timeout`; perhaps with how far it is."""
+        self.client.beat_step(token, done, total, note)
+
+    afinish_step = twin(finish_step)
+    afail_step = twin(fail_step)
+    abeat_step = twin(beat_step)
+
     # -- domain events, schedules
 
     @property

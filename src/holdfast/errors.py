@@ -6,6 +6,7 @@
     │   └── TransformError        (EncodeError, DecodeError) a transform of the codec failed
     ├── FatalError                raised by a step: don't try again
     ├── StepError                 stands for an exception that can't be rebuilt here
+    ├── StepTokenError            the token of a step that was handed over is of no use
     ├── StepTimeoutError          (TimeoutError) an attempt took longer than `timeout` or stalled
     ├── WorkflowTimeoutError      (TimeoutError) a run took longer than its workflow's `timeout`
     ├── WorkerLostError           an attempt took its worker down, again and again
@@ -111,6 +112,10 @@ def in_words(error: BaseException) -> str:
 
 class StepTimeoutError(HoldfastError, TimeoutError):
     """An attempt took longer than its step's `timeout`, or made no progress for `stall_timeout`."""
+
+
+class StepTokenError(HoldfastError):
+    """The token of a step that was handed over was altered, or was used before."""
 
 
 class WorkflowTimeoutError(HoldfastError, TimeoutError):

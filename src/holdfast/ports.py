@@ -647,7 +647,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
 
 class Outcome(msgspec.Struct, kw_only=True):
     """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
-    others. `logs` is what is to be kept of what it has logged, encoded."""
+    others. `handed_over` means that somebody else will tell it. `logs` is what is to be kept of what it has logged,
+    encoded."""
 
     attempt: Attempt
     started: int
@@ -656,6 +657,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     encoded_error: bytes | None = None
     cancelled: bool = False
     lost: bool = False
+    handed_over: bool = False
     company: int = 0
     data: dict[str, Any] = {}
     emitted: list[tuple[str, str, bytes]] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 from holdfast import App, RequestRefusedError, define_request, failpoints, hook, this_step, wf
 
@@ -32,6 +34,17 @@ async def counter() -> int:
 
     await hook("end")
     return total
+
+
+@app.step(timeout="1h", pool="process")
+def elsewhere() -> int:
+    Path(os.environ["EFFECTS_LEDGER"]).with_name("token").write_text(this_step.hand_over())
+    return 0
+
+
+@app.workflow
+async def delegates() -> int:
+    return elsewhere()
 
 
 @app.workflow

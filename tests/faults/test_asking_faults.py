@@ -62,3 +62,18 @@ def test_who_was_killed_while_asking_asks_again_and_is_counted_once(world: World
     assert run.ask(asked.add, 1, timeout=20) == 6
     assert run.wait_data("total", timeout=20) == 6
     world.stop(worker)
+
+
+def test_a_step_handed_over_in_a_process_of_its_own_is_finished_after_its_worker_was_killed(world: World) -> None:
+    run = asked.delegates.options(id="d").start()
+    first = world.worker()
+    world.until(lambda: "StepHandedOver" in [event.kind for event in world.events("d")], what="the hand-over")
+    world.kill(first)
+    second = world.worker()
+    world.until(lambda: second.pid in world.pids())
+    asked.app.finish_step((world.folder / "token").read_text(), 7)
+    assert run.result(timeout=20) == 7
+    kinds = [event.kind for event in world.events("d")]
+    assert kinds.count("StepHandedOver") == kinds.count("StepCompleted") == 1
+    assert "StepLost" not in kinds
+    world.stop(second)

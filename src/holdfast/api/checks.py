@@ -4,9 +4,12 @@ given and what is expected, and nothing has been written by then."""
 from __future__ import annotations
 
 import datetime as dt
+import math
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from holdfast.core.definitions import Errors
 from holdfast.durations import to_us
@@ -116,6 +119,21 @@ def check_number(what: str, value: Any, least: int = 0, kind: Kind = ArgumentErr
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
         raise kind(f"{what}={show(value)}: give a number of {least} or more, up to {LARGEST:,}{why}")
     return value
+
+
+def progress_of(what: str, done: Any, total: Any, note: Any) -> bytes:
+    """How far a step is, as it is kept."""
+    for name, value in (("done", done), ("total", total)):
+        if not (value is None and name == "total") and not _is_amount(value):
+            raise ArgumentError(f"{what}: {name}={show(value)}: give a number")
+    check_text(f"{what}: note", note, empty=True)
+    return msgspec.json.encode({"done": done, "total": total, "note": note})
+
+
+def _is_amount(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
 
 
 def check_priority(value: Any) -> None:

@@ -21,6 +21,7 @@ from holdfast.api.checks import (
     check_number,
     check_text,
     duration_of,
+    progress_of,
     to_epoch,
 )
 from holdfast.api.domain_events import emit_in_step, encode_event
@@ -28,6 +29,7 @@ from holdfast.api.handles import Run, RunPage, Which
 from holdfast.api.hooks import Token, encode_payload, is_of_run, read_token, used_already
 from holdfast.api.options import StartOptions, check_call
 from holdfast.api.requests import Ask, RequestDefinition, check_request, encode_request
+from holdfast.api.tokens import StepToken
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
@@ -43,8 +45,10 @@ from holdfast.engine.records import (
     PRIORITY_HEAD_START,
     AnswerBody,
     AskLetter,
+    BeatLetter,
     ControlLetter,
     HookLetter,
+    OutcomeLetter,
     RunOptions,
     child_gone,
     control,
@@ -68,6 +72,8 @@ from holdfast.errors import (
     RunFinishedError,
     RunNotFoundError,
     RunStuckError,
+    StepError,
+    StepTokenError,
     UnknownNameError,
     WrongContextError,
 )
@@ -607,6 +613,55 @@ class Client:
                 f"this token for hook {token.name!r} was made for an earlier run {token.run_id!r}, which was deleted; ask for "
                 "a new link"
             )
+        return token
+
+    # -- steps that end elsewhere
+
+    def finish_step(self, token: str, result: object) -> None:
+        found = self.check_step_token(token)
+        encoded = self.codec.encode(result, f"the result of step {found.step!r}")
+        self._end_step(found, Raw(encoded), ev.NULL)
+
+    def fail_step(self, token: str, error: BaseException | str) -> None:
+        found = self.check_step_token(token)
+        if isinstance(error, str):
+            check_text("error", error)
+            error = StepError(error)
+        if not isinstance(error, BaseException):
+            raise ArgumentError(f"error={show(error)}: give an exception, or its text")
+        self._end_step(found, ev.NULL, Raw(self.codec.encode_error(error)))
+
+    def _end_step(self, token: StepToken, result: Raw, error: Raw) -> None:
+        letter = OutcomeLetter(
+            run_no=token.run_no, cmd=token.cmd, attempt=token.attempt, worker="", started=token.started, result=result,
+            error=error,
+        )  # fmt: skip
+        message = Message(
+            run_id=token.run_id, run_no=token.run_no, kind="outcome", body=msgspec.json.encode(letter),
+            dedupe=f"step:{token.cmd}:{token.attempt}", once=True,
+        )  # fmt: skip
+        if not self._post(message, f"step {token.step!r} can't be ended"):
+            raise StepTokenError(f"step {token.step!r} of run {token.run_id} was ended with this token before")
+
+    def beat_step(self, token: str, done: float | None, total: float | None, note: str) -> None:
+        found = self.check_step_token(token)
+        progress = ev.NULL if done is None else Raw(progress_of("beat_step", done, total, note))
+        letter = BeatLetter(run_no=found.run_no, cmd=found.cmd, attempt=found.attempt, progress=progress)
+        message = Message(run_id=found.run_id, run_no=found.run_no, kind="beat", body=msgspec.json.encode(letter))
+        self._post(message, f"step {found.step!r} gives a sign of life in vain")
+
+    def check_step_token(self, text: str) -> StepToken:
+        """What a token says, if its run is there."""
+        if type(text) is not str:
+            raise ArgumentError(f"token={show(text)}: give the text that this_step.hand_over() has made")
+        token = StepToken.read(self.store.secret(), text)
+        if token is None:
+            raise StepTokenError(
+                "this token was altered, or made by another store, or is of something else than a step"
+            )
+        if token.app != self.app:
+            raise StepTokenError(f"this token is of app {token.app!r}, not {self.app!r}")
+        self.row(Which(token.run_id, token.run_no))
         return token
 
     def pause(self, run: Which, reason: str) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import hmac
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -13,6 +10,7 @@ import msgspec
 from holdfast.api.calls import Call
 from holdfast.api.checks import check_hook, check_model
 from holdfast.api.models import Models, encode_checked
+from holdfast.api.tokens import sign, unsign
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
@@ -188,19 +186,13 @@ class Token(msgspec.Struct, array_like=True):
 
 
 def make_token(secret: bytes, token: Token) -> str:
-    body = msgspec.json.encode(token)
-    signature = hmac.new(secret, body, hashlib.sha256).digest()[:16]
-    return base64.urlsafe_b64encode(signature + body).decode().rstrip("=")
+    return sign(secret, msgspec.json.encode(token))
 
 
 def read_token(secret: bytes, text: str, app: str, now: int) -> Token:
     try:
-        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        signature, body = data[:16], data[16:]
-        if not hmac.compare_digest(signature, hmac.new(secret, body, hashlib.sha256).digest()[:16]):
-            raise ValueError
-        token = msgspec.json.decode(body, type=Token)
-    except (ValueError, msgspec.MsgspecError):
+        token = msgspec.json.decode(unsign(secret, text) or b"", type=Token)
+    except msgspec.MsgspecError:
         raise HookTokenError("this token was altered, or made by another store; ask for a new link") from None
     if token.app != app:
         raise HookTokenError(f"this token is for app {token.app!r}, not {app!r}")

@@ -280,6 +280,14 @@ class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False
     company: int = 0
 
 
+class StepHandedOver(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The attempt ends elsewhere: whoever has its token says how. `until` is when nobody waits for that any more, `limit`
+    when it has to be over whatever is heard of it; 0 is never."""
+
+    until: int = 0
+    limit: int = 0
+
+
 class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
     pass
 
@@ -391,6 +399,7 @@ AnyEvent: TypeAlias = (
     | StepStarted
     | StepRetrying
     | StepLost
+    | StepHandedOver
     | StepCancelled
     | StepWithdrawn
     | ChildDropped

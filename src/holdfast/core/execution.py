@@ -208,10 +208,13 @@ class Execution(Asking):
 
     def waiting_for(self) -> str:
         """Why nothing happens, in words; empty while a step is to be executed now."""
-        if any(not step.command.not_before for step in self.steps.values()):
+        if any(not step.command.not_before and not step.command.handed_over for step in self.steps.values()):
             return ""
         reasons = [
-            f"retry of step {step.command.name!r} (attempt {step.command.attempt})" for step in self.steps.values()
+            f"step {step.command.name!r}, which was handed over"
+            if step.command.handed_over
+            else f"retry of step {step.command.name!r} (attempt {step.command.attempt})"
+            for step in self.steps.values()
         ]
         reasons += map(str, self.hooks.values())
         heard = [*self.handlers, *(name for name, waiting in self.listening.items() if waiting)]
@@ -423,7 +426,11 @@ class Execution(Asking):
                 return
             command = step.command
             command.began = command.began or event.started or event.ts
-            if isinstance(event, ev.StepStarted):
+            command.handed_over = isinstance(event, ev.StepHandedOver)
+            if isinstance(event, ev.StepHandedOver):
+                command.attempt, command.until, command.limit = event.attempt, event.until, event.limit
+                command.not_before, command.started = 0, False
+            elif isinstance(event, ev.StepStarted):
                 command.started, command.worker = True, event.worker
                 command.attempt = event.attempt
                 command.not_before = 0

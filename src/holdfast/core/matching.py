@@ -45,7 +45,8 @@ class Asked(msgspec.Struct):
 
 KINDS = {
     "StepStarted": "s", "StepRetrying": "s", "StepLost": "s", "StepCompleted": "s", "StepFailed": "s",
-    "StepCancelled": "s", "StepWithdrawn": "s", "OutcomeReused": "r", "ChildStarted": "c", "ChildAwaited": "w",
+    "StepCancelled": "s", "StepWithdrawn": "s", "StepHandedOver": "s", "OutcomeReused": "r",
+    "ChildStarted": "c", "ChildAwaited": "w",
     "HookOpened": "h", "DataSet": "d", "TimeRead": "n", "Patched": "p", "Streamed": "o", "Planned": "g",
     "StepSkipped": "k", "StepRefused": "x",
     "EventEmitted": "e", "RequestAnswered": "a", "HookSent": "m",

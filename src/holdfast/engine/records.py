@@ -102,6 +102,16 @@ class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     data: dict[str, Raw] = {}
     logs: Raw = ev.NULL
     emitted: tuple[ev.Emitted, ...] = ()
+    handed_over: bool = False
+
+
+class BeatLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A sign of life of a step that was handed over, with its progress if that was told."""
+
+    run_no: int
+    cmd: str
+    attempt: int
+    progress: Raw = ev.NULL
 
 
 class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -128,6 +138,7 @@ LETTERS: dict[str, type[Any]] = {
     "undelivered": UndeliveredLetter,
     "child": ChildLetter,
     "outcome": OutcomeLetter,
+    "beat": BeatLetter,
     "stream": StreamLetter,
     "cancel": ControlLetter,
     "terminate": ControlLetter,
@@ -245,7 +256,7 @@ def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:
         started=outcome.started, result=Raw(outcome.result) if outcome.error is None else ev.NULL,
         error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL,
         data={key: Raw(value) for key, value in outcome.data.items()}, emitted=emitted_by(outcome),
-        logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL,
+        logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL, handed_over=outcome.handed_over,
     )  # fmt: skip
     return Message(
         run_id=run_id, kind="outcome", body=msgspec.json.encode(letter),

@@ -36,6 +36,7 @@ from holdfast.engine.records import (
     PRIORITY_HEAD_START,
     AnswerBody,
     AskLetter,
+    BeatLetter,
     ChildLetter,
     ControlLetter,
     HookLetter,
@@ -603,7 +604,9 @@ class LiveRun:
             self._deliver(timer, now)
         while not self.released and self._replay is None and (cmd := self.steps.pop_due(now)):
             step = execution.steps.get(cmd)
-            if step is not None:
+            if step is not None and step.command.handed_over:
+                self._take_all(self.steps.look_elsewhere(step.command, now), now)
+            elif step is not None:
                 step.command.not_before = 0
                 self._schedule(step.command, now)
         return False
@@ -681,7 +684,9 @@ class LiveRun:
     def _carry_out(self, command: co.Command, now: int) -> None:
         change = self.change
         if isinstance(command, co.ScheduleStep):
-            if command.not_before > now or command.started:
+            if command.handed_over:
+                self.steps.wait_elsewhere(command)
+            elif command.not_before > now or command.started:
                 # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
                 # come after the commands that are carried out now.
                 self.steps.schedule_later(command, now)
@@ -795,6 +800,10 @@ class LiveRun:
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):
             self._open_outcome_letter(body, now)
+        elif isinstance(body, BeatLetter):
+            step = self.execution.steps.get(body.cmd)
+            if step is not None and body.run_no == self.row.no:
+                self._take_all(self.steps.beat(body, step.command, now), now)
         elif isinstance(body, StreamLetter):
             if body.run_no == self.row.no:
                 self.stream(body.cmd, body.attempt, body.ts, bytes(body.item))

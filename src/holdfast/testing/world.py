@@ -89,7 +89,7 @@ class TestApp:
         self.notifier = _SkippingIntercom(self)
         app.clock, app._store, app._notifier = self.clock, self.store, self.notifier
         app.replaced = {**app.replaced, **self._resources}
-        surroundings = Surroundings(app.arounds, app.replaced)
+        surroundings = Surroundings(app.arounds, app.replaced, self.store.secret)
         executor = _InProcessExecutor(
             self._find, app.codec, self.clock, surroundings=surroundings, keep_logs=app.keep_logs
         )
