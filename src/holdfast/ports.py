@@ -95,8 +95,8 @@ class Record(msgspec.Struct, gc=False):
 
 
 class NewRun(msgspec.Struct, kw_only=True):
-    """A run to be created, with the beginning of its history. If the id of a child is taken, `if_taken` is posted. The
-    store sets `no` once it is created."""
+    """A run to be created, with the beginning of its history. `messages` are in its inbox from the beginning. If
+    the id of a child is taken, `if_taken` is posted. The store sets `no` once it is created."""
 
     id: str
     workflow: str
@@ -115,6 +115,7 @@ class NewRun(msgspec.Struct, kw_only=True):
     options: bytes = b"{}"
     base_seq: int = 1
     attributes: list[tuple[str, str, bytes]] = []
+    messages: list[Message] = []
     if_taken: Message | None = None
 
 
@@ -122,8 +123,9 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     """Something for a run's inbox. A run that is held (PAUSED, STUCK) is woken only by `control` messages;
     a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept, as long as that
     is in the inbox; with `once`, as long as the run is there. With `run_no` or `child_of` it is only for the run of that
-    number, or for a child of that run: an id may have been given to another run. If there is no such run, `if_gone` is
-    posted instead."""
+    number, or for a child of that run: an id may have been given to another run. If there is no such run, or with
+    `or_ended` if it takes nothing any more, `if_gone` is posted instead. A `request` is asked once, as long as its answer
+    is kept."""
 
     run_id: str
     kind: str
@@ -135,6 +137,8 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     run_no: int | None = None
     child_of: str | None = None
     if_gone: Message | None = None
+    or_ended: bool = False
+    request: str = ""
 
 
 class Posted(msgspec.Struct, gc=False):
@@ -157,8 +161,17 @@ Farewell = Callable[[RunRow, list[Letter]], list[Message]]
 """Who is told what of a run that is deleted, with these messages unread."""
 
 
+class Answer(msgspec.Struct, gc=False):
+    """What a run has answered to a request, by the event of that number. The first one stands."""
+
+    request: str
+    seq: int
+    body: bytes
+
+
 class Change(msgspec.Struct, kw_only=True, gc=False):
-    """What one commit does to one run and because of it."""
+    """What one commit does to one run and because of it. Events before `forget_before`, and what they have answered, are
+    deleted."""
 
     no: int
     records: Sequence[Record] = ()
@@ -171,6 +184,8 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     streamed: Sequence[tuple[str, int, int, bytes]] = ()
     signals: Sequence[Emission | Subscription | Unsubscription] = ()
     news: Sequence[Emission] = ()
+    answers: Sequence[Answer] = ()
+    forget_before: int = 0
     attempts: Sequence[NewAttempt] = ()
     dropped_attempts: Sequence[str] = ()
     withdrawn_attempts: Sequence[str] = ()
@@ -377,9 +392,22 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     damage: str = ""
 
 
+class DataSpan(msgspec.Struct, kw_only=True, frozen=True):
+    """Runs whose data under `key` lies between two values, as `codec.ordering` writes them: from `low` on (`above`: not that
+    one itself), to before `high` (`upto`: that one included). One of `others` is as good."""
+
+    key: str
+    low: str
+    high: str
+    above: bool = False
+    upto: bool = False
+    others: tuple[DataSpan, ...] = ()
+
+
 class RunQuery(msgspec.Struct, kw_only=True):
     """A page of runs, newest first. `after` is the `no` of the last one of the page before. A `workflow` that ends in
-    `*` is the beginning of a name; `since` and `until` are about when a run was created."""
+    `*` is the beginning of a name; `since` and `until` are about when a run was created.
+    Of `data` runs have published what equals these encoded values, and what lies in `spans`."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
@@ -387,6 +415,7 @@ class RunQuery(msgspec.Struct, kw_only=True):
     since: int | None = None
     until: int | None = None
     data: dict[str, str] = {}
+    spans: Sequence[DataSpan] = ()
     prefix: str | None = None
     owner: str | None = None
     schedule: str | None = None
@@ -464,6 +493,9 @@ class Query(Protocol):
 
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         """What is kept beside the run's history under `key`, by value."""
+
+    def answer(self, run_id: str, request: str) -> bytes | None:
+        """What the run has answered to a request, None if nothing so far."""
 
     def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
         """What a run has streamed after item number `after`, in order."""
@@ -730,7 +762,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
 
 class Outcome(msgspec.Struct, kw_only=True):
     """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
-    others. `logs` is what is to be kept of what it has logged, encoded."""
+    others. `handed_over` means that somebody else will tell it. `logs` is what is to be kept of what it has logged,
+    encoded."""
 
     attempt: Attempt
     started: int
@@ -739,6 +772,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     encoded_error: bytes | None = None
     cancelled: bool = False
     lost: bool = False
+    handed_over: bool = False
     company: int = 0
     data: dict[str, Any] = {}
     emitted: list[tuple[str, str, bytes]] = []

@@ -34,19 +34,25 @@ from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
     LETTERS,
     PRIORITY_HEAD_START,
+    AnswerBody,
+    AskLetter,
+    BeatLetter,
     ChildLetter,
     ControlLetter,
     HookLetter,
     OutcomeLetter,
     RunOptions,
     StreamLetter,
+    UndeliveredLetter,
     ask_child,
     child_message,
     control,
     correlation_of,
+    data_attribute,
     fingerprint,
     not_a_child,
     outcome_message,
+    sent_hook,
     status_of,
     to_record,
 )
@@ -63,6 +69,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import (
     AHEAD,
+    Answer,
     Change,
     Claimed,
     Clock,
@@ -450,6 +457,7 @@ class LiveRun:
         self.execution.secret = self.home.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
+        self.execution.hook_models = self.home.app.hook_models
         if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
             self.execution.same_build = self.row.build == self.home.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
@@ -603,7 +611,9 @@ class LiveRun:
             self._deliver(timer, now)
         while not self.released and self._replay is None and (cmd := self.steps.pop_due(now)):
             step = execution.steps.get(cmd)
-            if step is not None:
+            if step is not None and step.command.handed_over:
+                self._take_all(self.steps.look_elsewhere(step.command, now), now)
+            elif step is not None:
                 step.command.not_before = 0
                 self._schedule(step.command, now)
         return False
@@ -681,7 +691,9 @@ class LiveRun:
     def _carry_out(self, command: co.Command, now: int) -> None:
         change = self.change
         if isinstance(command, co.ScheduleStep):
-            if command.not_before > now or command.started:
+            if command.handed_over:
+                self.steps.wait_elsewhere(command)
+            elif command.not_before > now or command.started:
                 # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
                 # come after the commands that are carried out now.
                 self.steps.schedule_later(command, now)
@@ -711,6 +723,11 @@ class LiveRun:
             self.stream(command.cmd, self.row.attempt, now, bytes(command.item))
         elif isinstance(command, co.PublishData):
             self.change.publish(command.key, bytes(command.value))
+        elif isinstance(command, co.GiveAnswer):
+            body = msgspec.json.encode(AnswerBody(answer=command.answer, error=command.error))
+            change.answers.append(Answer(command.request, command.seq, body))
+        elif isinstance(command, co.SendHook):
+            change.messages.append(sent_hook(self.row.id, command.run_id, command.name, command.key, command.payload))
 
     def _hooks_with(self, key: str) -> list[str]:
         assert self.execution is not None
@@ -731,6 +748,7 @@ class LiveRun:
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
+        data: dict[str, Raw] = command.options.get("data", {})  # type: ignore[assignment]
         started = ev.RunStarted(
             seq=1,
             ts=now + delay,
@@ -738,6 +756,7 @@ class LiveRun:
             input=command.args,
             seed=int(self.home.clock.random() * 2**53),
             flags=FLAGS,
+            data=data,
         )
         head_start = 0 if delay else priority * PRIORITY_HEAD_START  # it must not begin a delayed run early
         return NewRun(
@@ -745,6 +764,7 @@ class LiveRun:
             wake_at=now + delay - head_start, created_at=now, fingerprint=fingerprint(command.name, bytes(command.args)),
             priority=priority, parent_id=self.row.id, parent_cmd=command.cmd, root_id=self.row.root_id or self.row.id,
             correlation=correlation_of(self.row), options=options.to_json(), durable=bool(command.options.get("durable", True)),
+            attributes=[data_attribute(key, bytes(value)) for key, value in data.items()],
             if_taken=self._refusal(command) if "id" in command.options and not command.again else None,
         )  # fmt: skip
 
@@ -776,10 +796,21 @@ class LiveRun:
                     ),
                     now,
                 )
+        elif isinstance(body, AskLetter):
+            self._deliver(ev.RequestReceived(ts=now, name=body.name, request=body.request, payload=body.payload), now)
+        elif isinstance(body, UndeliveredLetter):
+            logger.warning(
+                "run %s: %s was not delivered: %s", self.row.id, body.message, body.reason, extra=self.log_fields
+            )
+            self._note(ev.MessageDropped(ts=now, message=body.message, reason=body.reason))
         elif isinstance(body, ChildLetter):
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):
             self._open_outcome_letter(body, now)
+        elif isinstance(body, BeatLetter):
+            step = self.execution.steps.get(body.cmd)
+            if step is not None and body.run_no == self.row.no:
+                self._take_all(self.steps.beat(body, step.command, now), now)
         elif isinstance(body, StreamLetter):
             if body.run_no == self.row.no:
                 self.stream(body.cmd, body.attempt, body.ts, bytes(body.item))

@@ -240,7 +240,7 @@ class PostgresStore(SqlStore):
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
-        if replace:
+        if replace or run.messages:
             return super().create(run, replace)
         while True:
             failpoints.hit("create.before_commit")
@@ -261,7 +261,7 @@ class PostgresStore(SqlStore):
             return bool(counts.get("news"))
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
-        if not (claim or alone or any(change.children or change.signals or change.streamed for change in changes)):
+        if not (claim or alone or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -276,6 +276,7 @@ class PostgresStore(SqlStore):
             for change in changes:
                 self._signal(db, change)
                 self._stream(db, change)
+                self._answer(db, change)
             claimed: list[Claimed] = self._claim(db, worker_id, claim, names) if claim else []
         return Committed(claimed, emitted)
 
@@ -383,6 +384,11 @@ class _Db:
 
     def execute(self, sql: str, parameters: Any = None) -> psycopg.Cursor[Any]:
         return self._connection.execute(sql, parameters, binary=True)
+
+
+def has_parts(change: Change) -> bool:
+    """Whether there is something that is not written by the one statement."""
+    return bool(change.children or change.signals or change.streamed or change.answers or change.forget_before)
 
 
 def _again(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -148,7 +148,10 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> 
 
 def goes_alone(message: Message) -> bool:
     """Whether what is done depends on which run has the id: such messages are few, and not written with the others."""
-    return message.once or message.run_no is not None or message.child_of is not None or message.if_gone is not None
+    return (
+        message.once or message.run_no is not None or message.child_of is not None or message.if_gone is not None
+        or bool(message.request)
+    )  # fmt: skip
 
 
 def messages_of(app: str, messages: Sequence[Message], now: int) -> Statement:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.codec.ordering import EXACT, LAST_CHARACTER, order_key
 from holdfast.errors import EncodeError
 from holdfast.ports import (
     AttemptRow,
@@ -41,7 +42,6 @@ SCHEDULE = (
     "s.revision"
 )
 VALUE_LIMIT = 200
-LAST_CHARACTER = "\U0010ffff"
 Item = TypeVar("Item", bound=str | int)
 
 
@@ -198,10 +198,26 @@ class SqlQuery(abc.ABC):
                 schedule=query.schedule,
             )
         for i, (key, value) in enumerate(query.data.items()):
+            order = order_key(value.encode())
+            exactly = "" if order[0] in EXACT and len(order) < VALUE_LIMIT else f" AND body = :body{i}"
             add(
-                f"no IN (SELECT run FROM attributes WHERE key = :key{i} AND value = :value{i} AND body = :body{i})",
-                **{f"key{i}": f"data.{key}", f"value{i}": value[:VALUE_LIMIT], f"body{i}": value.encode()},
-            )
+                # Older versions wrote the encoded value itself.
+                f"no IN (SELECT run FROM attributes WHERE key = :key{i} AND value = :order{i}{exactly} UNION ALL "
+                f"SELECT run FROM attributes WHERE key = :key{i} AND value = :value{i} AND body = :body{i})",
+                **{
+                    f"key{i}": f"data.{key}", f"value{i}": value[:VALUE_LIMIT], f"body{i}": value.encode(),
+                    f"order{i}": order[:VALUE_LIMIT],
+                },
+            )  # fmt: skip
+        for i, span in enumerate(query.spans):
+            parts = []
+            for j, one in enumerate((span, *span.others)):
+                low, high = (">" if one.above else ">="), ("<=" if one.upto else "<")
+                parts.append(
+                    f"SELECT run FROM attributes WHERE key = :span{i} AND value {low} :low{i}_{j} AND value {high} :high{i}_{j}"
+                )
+                parameters |= {f"low{i}_{j}": one.low[:VALUE_LIMIT], f"high{i}_{j}": one.high[: VALUE_LIMIT + 1]}
+            add(f"no IN ({' UNION ALL '.join(parts)})", **{f"span{i}": f"data.{span.key}"})
         return " AND ".join(where), parameters
 
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
@@ -220,6 +236,11 @@ class SqlQuery(abc.ABC):
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         with self.read() as db:
             return dict(db.execute(self._q["attributes"], {"no": self._number(db, run_id), "key": key}).fetchall())
+
+    def answer(self, run_id: str, request: str) -> bytes | None:
+        with self.read() as db:
+            found = db.execute(self._q["answer"], {"no": self._number(db, run_id), "id": request}).fetchone()
+        return None if found is None else bytes(found[0])
 
     def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
         with self.read() as db:

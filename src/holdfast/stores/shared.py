@@ -45,7 +45,7 @@ from holdfast.stores.domain_events import EventTables
 from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
-PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
+PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
@@ -277,6 +277,8 @@ class SqlStore(AttemptTables, EventTables):
         self._insert_records(db, [(no, run.records)])
         for key, value, body in run.attributes:
             self._set_attribute(db, no, key, value, body)
+        for message in run.messages:
+            self._insert_message(db, message)
         return no
 
     def _set_attribute(self, db: Any, no: int, key: str, value: str, body: bytes) -> None:
@@ -327,6 +329,15 @@ class SqlStore(AttemptTables, EventTables):
             self._set_attribute(db, change.no, key, value, body)
         if change.streamed:
             self._stream(db, change)
+        self._answer(db, change)
+
+    def _answer(self, db: Any, change: Change) -> None:
+        for answer in change.answers:
+            parameters = {"run": change.no, "id": answer.request, "seq": answer.seq, "body": answer.body}
+            db.execute(self._q["answer_request"], parameters)
+        if change.forget_before:
+            for table in ("history", "requests"):
+                db.execute(self._q[f"forget_{table}"], {"run": change.no, "before": change.forget_before})
 
     def _stream(self, db: Any, change: Change) -> None:
         for cmd, attempt, ts, item in change.streamed:
@@ -370,8 +381,15 @@ class SqlStore(AttemptTables, EventTables):
             if not db.execute(self._q["take_once"], {"run": run, "value": message.dedupe}).rowcount:
                 db.execute(self._q["consume"], {"ids": self.dialect.array([number])})
                 return False
-        if kept is None and message.if_gone is not None and self._addressed(db, message) is None:
-            self._insert_message(db, message.if_gone)
+        if kept is not None and message.request:
+            number, run = kept
+            if not db.execute(self._q["add_request"], {"run": run, "id": message.request}).rowcount:
+                db.execute(self._q["consume"], {"ids": self.dialect.array([number])})
+                return False
+        if kept is None and message.if_gone is not None:
+            row = self._addressed(db, message)
+            if row is None or (message.or_ended and row[1] in FINAL):
+                self._insert_message(db, message.if_gone)
         return kept is not None
 
     def _addressed(self, db: Any, message: Message) -> Any:
@@ -496,7 +514,8 @@ def has_more_than_history(change: Change) -> bool:
     """Whether there is anything beside events and columns of the run's row: mostly there is not."""
     return bool(
         change.consumed or change.children or change.messages or change.signals or change.dropped_attributes
-        or change.attributes or change.streamed or change.attempts or change.dropped_attempts or change.withdrawn_attempts
+        or change.attributes or change.streamed or change.answers or change.forget_before or change.attempts
+        or change.dropped_attempts or change.withdrawn_attempts
     )  # fmt: skip
 
 

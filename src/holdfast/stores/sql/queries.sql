@@ -74,6 +74,22 @@ WHERE app = :app AND id = :run_id AND no = coalesce(CAST(:run_no AS BIGINT), no)
 -- The inbox forgets what was read; what is good for one answer has to be known for longer.
 INSERT INTO attributes (run, key, value, body) VALUES (:run, 'once', :value, '') ON CONFLICT DO NOTHING;
 
+-- name: add_request
+INSERT INTO requests (run, id) VALUES (:run, :id) ON CONFLICT DO NOTHING;
+
+-- name: answer_request
+-- The first answer stands.
+UPDATE requests SET seq = :seq, body = :body WHERE run = :run AND id = :id AND seq IS NULL;
+
+-- name: answer
+SELECT body FROM requests WHERE run = :no AND id = :id AND seq IS NOT NULL;
+
+-- name: forget_history
+DELETE FROM history WHERE run = :run AND seq < :before;
+
+-- name: forget_requests
+DELETE FROM requests WHERE run = :run AND seq < :before;
+
 -- name: orders
 SELECT kind FROM inbox WHERE run = :no AND control = 1 ORDER BY id;
 
