@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, Run, Schedules, Step, Workflow, errors
+from holdfast import App, Run, Schedules, Selection, Step, Workflow, errors
 from holdfast.api.functions import CallOptions
 from holdfast.testing import TestApp
 from surface import describe, public_members, public_objects
@@ -81,12 +81,14 @@ NO_TWIN: dict[type, set[str]] = {
         "close",
         "worker",
         "lifespan",
+        "select",
     },
     Run: {"stream"},  # what it returns is for `async for` as well
     Step: {"options", "submit", "delay", "apply_async", "s", "si", "map", "starmap", "chunks"},
     Workflow: {"options", "submit", "delay", "apply_async", "s", "si"},
     CallOptions: {"submit", "delay"},
     Schedules: {"declare"},
+    Selection: set(),
     TestApp: {"mock", "fail", "calls", "kinds", "replay"},
 }
 PROPERTIES_WITH_TWIN = ["status", "data", "steps"]

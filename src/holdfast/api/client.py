@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -102,26 +102,38 @@ class Client:
 
     def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls."""
+        options = options.with_id_in_step(name)
+        new = self._new(name, call, options, self.store.now())
+        taken = self.store.create(new, replace=options.if_exists == "restart")
+        if taken is not None:
+            self._check_same(taken, new, options)
+        self.notifier.ring(Topic.RUNS)
+        return self._started(new, taken, options)
+
+    def start_many(self, calls: Sequence[tuple[str, bytes, StartOptions]]) -> list[Run[Any]]:
+        """One commit for all of them: either all are started or none is."""
+        now = self.store.now()
+        chosen = [options.with_id_in_step(name) for name, _, options in calls]
+        new = [self._new(name, call, options, now) for (name, call, _), options in zip(calls, chosen, strict=True)]
+        options_of = {id(run): options for run, options in zip(new, chosen, strict=True)}
+        taken = self.store.create_all(new, lambda run, row: self._check_same(row, run, options_of[id(run)]))
+        self.notifier.ring(Topic.RUNS)
+        return [self._started(run, row, options_of[id(run)]) for run, row in zip(new, taken, strict=True)]
+
+    def _started(self, new: NewRun, taken: RunRow | None, options: StartOptions) -> Run[Any]:
+        if taken is not None and options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
+            self.retry(Which(taken.id, taken.no))
+        return Run(self, new.id, new.no if taken is None else taken.no)
+
+    def _new(self, name: str, call: bytes, options: StartOptions, now: int) -> NewRun:
         refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
-        if context is None:
-            return self._create(name, call, options, options.id or str(uuid.uuid4()), None)
-        context.touch()
-        attempt = context.attempt
-        options = options.with_id_in_step(name)
-        assert options.id is not None
-        return self._create(name, call, options, options.id, attempt)
-
-    def _create(
-        self,
-        name: str,
-        call: bytes,
-        options: StartOptions,
-        run_id: str,
-        origin: Attempt | None,
-    ) -> Run[Any]:
+        origin: Attempt | None = None
+        if context is not None:
+            context.touch()
+            origin = context.attempt
+        run_id = options.id or str(uuid.uuid4())
         check_id(run_id)
-        now = self.store.now()
         begin_at = now
         if options.delay is not None:
             begin_at += to_us(options.delay, "delay")
@@ -146,13 +158,7 @@ class Client:
             new.correlation = origin.correlation
         if begin_at > now:
             new.wake_at = begin_at  # a head start must not begin a delayed run early
-        taken = self.store.create(new, replace=options.if_exists == "restart")
-        if taken is not None:
-            self._check_same(taken, new, options)
-            if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
-                self.retry(Which(taken.id, taken.no))
-        self.notifier.ring(Topic.RUNS)
-        return Run(self, run_id, new.no if taken is None else taken.no)
+        return new
 
     def _check_same(self, taken: RunRow, new: NewRun, options: StartOptions) -> None:
         if options.if_exists == "error":
@@ -582,6 +588,12 @@ class Client:
         if left is not None and run.no in (None, left.no):
             raise RunError(f"a worker is busy with run {run.id}; delete it in a moment", run_id=run.id)
         self.notifier.ring(Topic.INBOX)  # its parent may have to be told
+
+    def delete_all(self, rows: Sequence[RunRow]) -> int:
+        """Delete those of these runs that are not in use; how many are gone."""
+        gone = self.store.delete_all([(row.id, row.no) for row in rows], self._farewell)
+        self.notifier.ring(Topic.INBOX)
+        return gone
 
     def _farewell(self, row: RunRow, letters: list[Letter]) -> list[Message]:
         """What is told to the parent of a run that is deleted, if it waits for it or has just asked to be told."""

@@ -25,11 +25,15 @@ from holdfast.api.options import (
     IfExists,
     OnParentClose,
     StartOptions,
+    calls_of,
     check_call,
+    check_input,
+    options_of_many,
     start_options_of,
 )
 from holdfast.api.owner import Owner
 from holdfast.api.signatures import Canvas, Signature, chunks, each, group
+from holdfast.blocking import twin
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
@@ -111,6 +115,14 @@ class _Function(abc.ABC, Generic[P, R, F]):
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """`start` for async code."""
         return await CallOptions(self, NO_OPTIONS).astart(*args, **kwargs)
+
+    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
+        """Start a run for each call, all in one commit: either all are durable when this returns, or none was started.
+        A tuple is the arguments of a call; anything else is its only argument. `ids` are those of the runs, in the same
+        order."""
+        return CallOptions(self, NO_OPTIONS).start_many(calls, ids=ids)
+
+    astart_many = twin(start_many)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
@@ -287,6 +299,23 @@ class CallOptions(Generic[P, R, F]):
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
         return self.start(*args, **kwargs)
+
+    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
+        """`start_many`, with these options for all of them."""
+        function, options = self._function, self._options
+        if function._execution() is not None:
+            raise WrongContextError(f"{function!r}.start_many() in a workflow: use .submit() for each, or a group")
+        given = calls_of(function.name, calls)
+        encoded = []
+        for args in given:
+            encoded.append((function.name, bytes(function._encode(args, {}))))
+            function._app.codec.check_call(args, {}, function._arguments, function._definition.hints)
+            check_input(function._definition, args, {})
+        chosen = options_of_many(function.name, len(given), options, ids)
+        started = function._app.client.start_many([(*call, each) for call, each in zip(encoded, chosen, strict=True)])
+        return cast("list[Run[R]]", started)
+
+    astart_many = twin(start_many)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
         """Start it from a workflow without waiting."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -30,6 +31,7 @@ from holdfast.core.definitions import (
 )
 from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError
+from holdfast.printing import show
 
 IfExists = Literal["return", "error", "restart"]
 OnParentClose = Literal["cancel", "abandon"]
@@ -76,6 +78,37 @@ class StartOptions:
         if context is None or self.id is not None:
             return self
         return replace(self, id=context.next_child_id(name), again=True)
+
+
+def calls_of(name: str, calls: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """The arguments of many calls: a tuple is those of one call, anything else its only argument."""
+    if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
+        raise ArgumentError(f"{name}.start_many({show(calls)}): give a list with the arguments of each call")
+    return [call if type(call) is tuple else (call,) for call in calls]
+
+
+def options_of_many(name: str, number: int, options: StartOptions, ids: Iterable[str] | None) -> list[StartOptions]:
+    """The options of each of many calls."""
+    if options.if_exists == "restart":
+        raise ArgumentError(
+            f"{name}.start_many(): if_exists='restart' deletes runs, and is for one at a time; use .start() for those"
+        )
+    if ids is None:
+        if options.id is not None and number > 1:
+            raise ArgumentError(
+                f"{name}.start_many(): {number} runs can't all have the id {options.id!r}; give ids=[...]"
+            )
+        return [options] * number
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise ArgumentError(f"{name}.start_many(ids={show(ids)}): give a list with an id for each call")
+    given = list(ids)
+    if len(given) != number:
+        raise ArgumentError(f"{name}.start_many(): {number} calls, but {len(given)} ids; give one for each")
+    chosen = [replace(options, id=id) for id in given]
+    twice = next((id for id, times in Counter(given).items() if times > 1), None)
+    if twice is not None:
+        raise ArgumentError(f"{name}.start_many(): the id {twice!r} is given twice; give each run its own")
+    return chosen
 
 
 def start_options_of(what: str, given: dict[str, Any]) -> StartOptions:
