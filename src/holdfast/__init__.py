@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import Run, RunPage
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
+    from holdfast.api.remote import Remote
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
     from holdfast.api.selection import Acted, Selection
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
@@ -129,6 +130,7 @@ __all__ = [
     "NeverAwaitedError",
     "NondeterminismError",
     "PayloadTooLargeError",
+    "Remote",
     "Resource",
     "ResourceError",
     "RetryableError",
@@ -209,6 +211,7 @@ _HOMES = {
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": ["Run", "RunPage"],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
+    "holdfast.api.remote": ["Remote"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
     "holdfast.api.selection": ["Acted", "Selection"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],

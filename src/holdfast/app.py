@@ -32,6 +32,7 @@ from holdfast.api.options import (
     check_call,
     check_input,
 )
+from holdfast.api.remote import Remote
 from holdfast.api.schedules import Schedules
 from holdfast.api.selection import Selection
 from holdfast.blocking import twin
@@ -178,6 +179,17 @@ class App(Registry):
         """`start` for async code."""
         call, options = self.encode_by_name(name, args, kwargs), NO_OPTIONS.with_id_in_step(name)
         return await asyncio.to_thread(self.start_run, name, call, options)
+
+    def remote(self, name: str) -> Remote:
+        """A workflow or step by name, also one whose code this program doesn't have: `app.remote("fulfil").start(...)`.
+        The worker that takes the run up checks the arguments; results of classes unknown here are plain data."""
+        return Remote(self, name)
+
+    def send_task(
+        self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> Run[Any]:
+        """Celery's spelling of `app.remote(name).options(...).start(...)`."""
+        return self.remote(name).apply_async(args, kwargs, **options)
 
     def encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         check_text("name", name)

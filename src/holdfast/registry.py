@@ -268,6 +268,10 @@ class Registry(Owner, abc.ABC):
             )
         return found
 
+    def knows(self, name: str) -> bool:
+        self.load()
+        return name in self._workflows or name in self._steps
+
     def startable_names(self) -> list[str]:
         """What can be started by name."""
         self.load()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, Run, Schedules, Selection, Step, Workflow, errors
+from holdfast import App, Remote, Run, Schedules, Selection, Step, Workflow, errors
 from holdfast.api.functions import CallOptions
 from holdfast.testing import TestApp
 from surface import describe, public_members, public_objects
@@ -81,12 +81,15 @@ NO_TWIN: dict[type, set[str]] = {
         "close",
         "worker",
         "lifespan",
+        "remote",
         "select",
+        "send_task",
     },
     Run: {"stream"},  # what it returns is for `async for` as well
     Step: {"options", "submit", "delay", "apply_async", "s", "si", "map", "starmap", "chunks"},
     Workflow: {"options", "submit", "delay", "apply_async", "s", "si"},
     CallOptions: {"submit", "delay"},
+    Remote: {"options", "delay", "apply_async"},
     Schedules: {"declare"},
     Selection: set(),
     TestApp: {"mock", "fail", "calls", "kinds", "replay"},

@@ -33,7 +33,7 @@ from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
-from holdfast.core.registry import Definitions, refuse_while_importing
+from holdfast.core.registry import Definitions, is_own, refuse_while_importing
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.programs import is_durable
@@ -290,13 +290,18 @@ class Client:
             try:
                 return self.codec.decode(end.result, self._result_type(row.workflow)), False
             except DecodeError:  # not what the annotation says: give it as it is, as Python would
-                return self.codec.decode(end.result), False
+                return self._decode(row.workflow, end.result), False
         if isinstance(end, ev.RunFailed):
             return self.codec.decode_error(end.error), True
         assert isinstance(end, ev.RunCancelled)
         reason = f": {end.reason}" if end.reason else ""
         how = "terminated" if end.terminated else "cancelled"
         return RunCancelledError(f"run {row.id} was {how}{reason}", run_id=row.id), True
+
+    def _decode(self, workflow: str, data: bytes | Raw) -> Any:
+        """A value of a run. Without the code that made it, what its classes hold is plain data."""
+        is_known = self._definitions.knows(workflow) or is_own(workflow)
+        return self.codec.decode(data) if is_known else self.codec.decode_loosely(data)
 
     def _result_type(self, name: str) -> Any:
         for find in (self._definitions.find_workflow, self._definitions.find_step):
@@ -361,8 +366,8 @@ class Client:
         return [ev.from_json(payload) for payload in self.store.payloads(run.id)]
 
     def data(self, run: Which) -> dict[str, Any]:
-        self.row(run)
-        return {key: self.codec.decode(value) for key, value in self.store.data(run.id).items()}
+        workflow = self.row(run).workflow
+        return {key: self._decode(workflow, value) for key, value in self.store.data(run.id).items()}
 
     def history(self, run: Which) -> list[RunEvent]:
         return [self._entries.event(event) for event in self.events(run)]
