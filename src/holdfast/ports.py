@@ -478,6 +478,10 @@ class Store(Query, Protocol):
         """Create runs, all or none; for each None, or the run that has its id already and stays as it is. Of those
         `collision` is told first: if it raises nothing is created. It must do nothing else."""
 
+    def put_off(self, no: int, run: NewRun) -> bool:
+        """Give a run that nobody has taken up the input and the time of `run`; False, with nothing done, if somebody has,
+        or if it is held or gone."""
+
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs. The signals of a
         change take effect in their order; its news become domain events if there is a subscription to their name.

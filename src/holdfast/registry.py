@@ -115,6 +115,9 @@ class Registry(Owner, abc.ABC):
         name, schedules = options.pop("name", None), _schedules(options)
         return StepDecorator(self, _checked_name("step", name), step_options(options), schedules)
 
+    task = step
+    """Celery's word for `step`."""
+
     @overload
     def workflow(self, function: CallableClass[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
     @overload

@@ -73,6 +73,7 @@ NO_TWIN: dict[type, set[str]] = {
         "on",
         "on_failure",
         "step",
+        "task",
         "workflow",
         "resource",
         "around_step",
@@ -85,9 +86,10 @@ NO_TWIN: dict[type, set[str]] = {
         "select",
         "send_task",
     },
-    Run: {"stream"},  # what it returns is for `async for` as well
-    Step: {"options", "submit", "delay", "apply_async", "s", "si", "map", "starmap", "chunks"},
-    Workflow: {"options", "submit", "delay", "apply_async", "s", "si"},
+    # What `stream` returns is for `async for` as well; the others are Celery's words for what has a twin.
+    Run: {"stream", "get", "ready", "successful", "failed"},
+    Step: {"options", "submit", "delay", "apply_async", "s", "si", "signature", "map", "starmap", "chunks"},
+    Workflow: {"options", "submit", "delay", "apply_async", "s", "si", "signature"},
     CallOptions: {"submit", "delay"},
     Remote: {"options", "delay", "apply_async"},
     Schedules: {"declare"},

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import itertools
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -103,12 +106,38 @@ class Client:
     def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls."""
         options = options.with_id_in_step(name)
+        if options.debounce is not None:
+            return self._start_later(name, call, options)
         new = self._new(name, call, options, self.store.now())
         taken = self.store.create(new, replace=options.if_exists == "restart")
         if taken is not None:
             self._check_same(taken, new, options)
         self.notifier.ring(Topic.RUNS)
         return self._started(new, taken, options)
+
+    def _start_later(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
+        """Put off the run that waits under this key, with this call in place of its own, or make one that waits. They are
+        numbered: key@1, key@2."""
+        assert options.id is not None
+        quiet, key = to_us(options.debounce or 0, "debounce"), options.id[: ID_LIMIT - 20] + "@"
+        for tries in itertools.count(1):
+            now = self.store.now()
+            found = [row for row in self.store.runs(RunQuery(prefix=key, limit=20)) if row.id[len(key) :].isdigit()]
+            last = found[0] if found else None
+            if last is not None and last.status == Status.PENDING and last.started_at is None and last.workflow == name:
+                begin = now + quiet
+                if options.at_most is not None:
+                    begin = min(begin, last.created_at + to_us(options.at_most, "at_most"))
+                new = self._new(name, call, replace(options, id=last.id), now, begin)
+                if self.store.put_off(last.no, new):
+                    new.no = last.no
+                    break
+            number = max((int(row.id[len(key) :]) for row in found), default=0) + tries
+            new = self._new(name, call, replace(options, id=f"{key}{number}"), now, now + quiet)
+            if self.store.create(new) is None:
+                break  # else somebody else was faster
+        self.notifier.ring(Topic.RUNS)
+        return Run(self, new.id, new.no)
 
     def start_many(self, calls: Sequence[tuple[str, bytes, StartOptions]]) -> list[Run[Any]]:
         """One commit for all of them: either all are started or none is."""
@@ -125,7 +154,7 @@ class Client:
             self.retry(Which(taken.id, taken.no))
         return Run(self, new.id, new.no if taken is None else taken.no)
 
-    def _new(self, name: str, call: bytes, options: StartOptions, now: int) -> NewRun:
+    def _new(self, name: str, call: bytes, options: StartOptions, now: int, begin_at: int | None = None) -> NewRun:
         refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
         origin: Attempt | None = None
@@ -134,11 +163,16 @@ class Client:
             origin = context.attempt
         run_id = options.id or str(uuid.uuid4())
         check_id(run_id)
-        begin_at = now
-        if options.delay is not None:
-            begin_at += to_us(options.delay, "delay")
+        if begin_at is None:
+            begin_at = now if options.delay is None else now + to_us(options.delay, "delay")
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
+        expires = None
+        if options.expires is not None:
+            if isinstance(options.expires, dt.datetime):
+                expires = to_epoch(options.expires)
+            else:
+                expires = now + to_us(options.expires, "expires")
         started = ev.RunStarted(
             seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=int(self.store.clock.random() * 2**53), flags=FLAGS
         )
@@ -147,6 +181,7 @@ class Client:
             max_retries=options.max_retries,
             queue=options.queue or "",
             quiet=origin is not None and origin.quiet,
+            expires=expires,
         )
         new = NewRun(
             id=run_id, workflow=name, records=[to_record(started)], wake_at=begin_at - options.priority * PRIORITY_HEAD_START,

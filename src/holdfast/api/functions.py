@@ -11,7 +11,7 @@ import datetime as dt
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from msgspec import Raw
@@ -154,6 +154,19 @@ class _Function(abc.ABC, Generic[P, R, F]):
         """An immutable signature: it ignores what comes before it."""
         return Signature(self._app, self._definition, args, kwargs, immutable=True)
 
+    def signature(
+        self,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        immutable: bool = False,
+        **options: Any,
+    ) -> Signature:
+        """Celery's spelling of `s(...)` and `si(...)`, with options as `set(...)` takes them."""
+        given, named = check_arguments(args, kwargs)
+        made = Signature(self._app, self._definition, given, named)
+        return made.set(immutable=immutable, **options)
+
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
         """Start it from a workflow without waiting: await what this gives, or call its `.result()`."""
         return CallOptions(self, NO_OPTIONS).submit(*args, **kwargs)
@@ -170,11 +183,34 @@ class _Function(abc.ABC, Generic[P, R, F]):
         queue: str | None = None,
         if_exists: IfExists = "return",
         on_parent_close: OnParentClose = "cancel",
+        expires: Duration | dt.datetime | None = None,
+        debounce: Duration | None = None,
+        at_most: Duration | None = None,
     ) -> CallOptions[P, R, F]:
-        """Say more about one call: `fn.options(id="order-17").start(order)`."""
+        """Say more about one call: `fn.options(id="order-17").start(order)`.
+
+        `id`: of the run; the same id again is the same run. `delay`, `at`: when it begins. `expires`: a run that no worker
+        has begun by then is cancelled. `debounce`: it begins once nobody has started it again for so long, with what was
+        given last, `at_most` so long after the first. `priority`: higher goes first. `timeout`, `max_retries`, `queue`: in
+        place of those it was defined with. `if_exists`: what to do with a run that has the id ("return", "error",
+        "restart"). `on_parent_close`: what becomes of a child when its parent ends ("cancel", "abandon").
+        """
         return CallOptions(
             self,
-            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close),
+            StartOptions(
+                id,
+                delay,
+                at,
+                priority,
+                timeout,
+                max_retries,
+                queue,
+                if_exists,
+                on_parent_close,
+                expires,
+                debounce,
+                at_most,
+            ),
         )
 
     @abc.abstractmethod
@@ -360,6 +396,8 @@ def child_options(options: StartOptions, durable: bool, now: int) -> dict[str, o
             f"if_exists={options.if_exists!r} is for runs that are started from outside; a workflow that is replayed can't "
             "look whether a run exists, so do it in a step"
         )
+    if options.expires is not None or options.debounce is not None:
+        raise WrongContextError("expires= and debounce= are for runs that are started from outside, or from a step")
     chosen: dict[str, object] = {"durable": durable}
     if options.id is not None:
         chosen["id"] = options.id

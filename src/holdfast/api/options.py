@@ -52,6 +52,9 @@ class StartOptions:
     queue: str | None = None
     if_exists: IfExists = "return"
     on_parent_close: OnParentClose = "cancel"
+    expires: Duration | dt.datetime | None = None
+    debounce: Duration | None = None
+    at_most: Duration | None = None
     again: bool = False  # an earlier attempt of the step that starts it may have done so
 
     def __post_init__(self) -> None:
@@ -71,6 +74,26 @@ class StartOptions:
             check_queue(self.queue)
         one_of("if_exists", self.if_exists, ("return", "error", "restart"))
         one_of("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
+        if isinstance(self.expires, dt.datetime):
+            to_epoch(self.expires, "expires")
+        else:
+            timeout_of("expires", self.expires)
+        self._check_debounce()
+
+    def _check_debounce(self) -> None:
+        quiet, longest = timeout_of("debounce", self.debounce), timeout_of("at_most", self.at_most)
+        if quiet is None:
+            if longest is not None:
+                raise DefinitionError("at_most= says how long debounce= may put a run off; give debounce= too")
+            return
+        if self.id is None:
+            raise DefinitionError("debounce= puts off the run that waits with the same id; give id= too")
+        if self.delay is not None or self.at is not None or self.if_exists != "return":
+            raise DefinitionError(
+                "debounce= says itself when to begin, and what if there is one; leave out delay=, at=, if_exists="
+            )
+        if longest is not None and longest < quiet:
+            raise DefinitionError("at_most= is shorter than debounce=; give more")
 
     def with_id_in_step(self, name: str) -> StartOptions:
         """In a step, what it starts gets an id that its next attempt will find again."""
@@ -93,6 +116,8 @@ def options_of_many(name: str, number: int, options: StartOptions, ids: Iterable
         raise ArgumentError(
             f"{name}.start_many(): if_exists='restart' deletes runs, and is for one at a time; use .start() for those"
         )
+    if options.debounce is not None:
+        raise ArgumentError(f"{name}.start_many(): debounce= is for one run at a time; use .start()")
     if ids is None:
         if options.id is not None and number > 1:
             raise ArgumentError(

@@ -80,9 +80,15 @@ class Remote:
         max_retries: int | None = None,
         queue: str | None = None,
         if_exists: IfExists = "return",
+        expires: Duration | dt.datetime | None = None,
+        debounce: Duration | None = None,
+        at_most: Duration | None = None,
     ) -> Remote:
         """Say more about the runs that this starts: `app.remote("fulfil").options(id="order-17").start(...)`."""
-        chosen = StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists)
+        chosen = StartOptions(
+            id, delay, at, priority, timeout, max_retries, queue, if_exists, expires=expires, debounce=debounce,
+            at_most=at_most,
+        )  # fmt: skip
         return Remote(self._app, self.name, chosen)
 
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

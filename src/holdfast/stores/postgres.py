@@ -375,7 +375,7 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in (
-    "register", "learn", "unregister", "bury", "create", "create_all", "commit", "post_all", "delete", "delete_all", "collect",
-    "set_aside", "save_schedules", "emit", "deliver",
+    "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
+    "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

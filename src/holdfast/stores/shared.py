@@ -269,6 +269,15 @@ class SqlStore(EventTables):
                     self._set_attribute(db, no, *attribute)
             return taken
 
+    def put_off(self, no: int, run: NewRun) -> bool:
+        with self.write("put_off") as db:
+            parameters = {"no": no, "app": self.app, "wake_at": last_time(run.wake_at), "fingerprint": run.fingerprint}
+            if not db.execute(self._q["put_off"], parameters).rowcount:
+                return False
+            db.execute(self._q["delete_parts"].replace("{table}", "history"), {"nos": self.dialect.array([no])})
+            self._insert_records(db, [(no, run.records)])
+            return True
+
     def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
         for run in runs:
             self._insert_row(db, run)

@@ -217,6 +217,26 @@ class StoreContract:
         assert raised(EncodeError, store.create_all, [self.new("a"), self.new("b\0")], refuse)
         assert [row.id for row in store.runs(RunQuery())] == ["old"]
 
+    def test_a_run_that_nobody_has_taken_up_can_be_put_off_and_given_another_input(self, store: Store) -> None:
+        later = self.new(wake_at=self.clock.now() + SECOND)
+        store.create(later)
+        other = self.new(
+            wake_at=self.clock.now() + 2 * SECOND, fingerprint=b"g", records=[record(1, payload=b'{"new":1}')]
+        )  # fmt: skip
+        assert later.no is not None
+        assert store.put_off(later.no, other)
+        row = self.row(store)
+        assert (row.wake_at, row.fingerprint, store.payloads("r")) == (other.wake_at, b"g", [b'{"new":1}'])
+        self.clock.move(2 * SECOND)
+        self.worker(store)
+        (claimed,) = self.claim(store)
+        assert claimed.payloads == [b'{"new":1}']
+        assert not store.put_off(later.no, self.new(fingerprint=b"h")), "it has begun"
+        assert self.row(store).fingerprint == b"g"
+        self.leave(store, claimed.row, Status.SUCCESS)
+        assert not store.put_off(later.no, later), "it has ended"
+        assert not store.put_off(99, later), "there is none"
+
     def test_many_messages_are_posted_at_once(self, store: Store) -> None:
         row = self.owned(store)
         self.leave(store, self.owned(store, "over"), Status.SUCCESS)
