@@ -46,6 +46,7 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     schedule: str = ""
     event: str = ""  # the domain event that started it
     quiet: bool = False  # what becomes of it is no news
+    expires: int | None = None  # it is not begun after this time
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
