@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import click
 
 from holdfast.cli.failures import Misuse, usage
 from holdfast.cli.output import note, say
 from holdfast.cli.target import open_target
+
+if TYPE_CHECKING:
+    from holdfast.monitor.serving import Serving
+
+
+def load_serving() -> Callable[..., Serving]:
+    """What serves a monitor: an extra."""
+    try:
+        from holdfast.monitor.serving import serving
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise Misuse("the monitor needs an extra: pip install 'holdfast[monitor]'") from None
+    return serving
 
 
 @click.command()
@@ -24,12 +41,7 @@ def monitor(
     context: click.Context, host: str, port: int, token: str | None, no_token: bool, read_only: bool, base_path: str
 ) -> None:
     """Pages that show runs and act on them, at http://127.0.0.1:8000."""
-    try:
-        from holdfast.monitor.serving import serving  # an extra
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
-            raise
-        raise Misuse("the monitor needs an extra: pip install 'holdfast[monitor]'") from None
+    serving = load_serving()
     if no_token and token:
         usage("--no-token and --token: say one of them")
     target = open_target(context, may_create=True)

@@ -33,6 +33,7 @@ class Serving(uvicorn.Server):
             raise ArgumentError(
                 f"can't listen at {host}, port {port}; choose another port, or end who has it"
             ) from None
+        self.socket.listen(128)  # whoever reads the address may come before the server has begun
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self.socket.getsockname()[1]}{way_in}"
 
@@ -45,7 +46,14 @@ class Serving(uvicorn.Server):
 
 
 def serving(
-    app: App, host: str, port: int, *, token: str | None, no_token: bool = False, read_only: bool, base_path: str
+    app: App,
+    host: str,
+    port: int,
+    *,
+    token: str | None,
+    no_token: bool = False,
+    read_only: bool = False,
+    base_path: str = "",
 ) -> Serving:
     """Listens already, and serves once it is told to. Without a token there is a new one, unless nobody needs any:
     that is for this machine alone."""
