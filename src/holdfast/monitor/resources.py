@@ -33,6 +33,8 @@ from holdfast.views.waits import open_hooks
 from holdfast.views.why import why
 
 COUNTED = 10_001
+MANY_NAMES = 50
+"""So many workflows that share the beginning of a name are counted each by itself."""
 LOOKED_AT = 2_000
 EVENTS_PER_PAGE = 500
 HOOKS_SHOWN = 200
@@ -73,9 +75,10 @@ class Resources:
         counts = self.app.store.counts(query, COUNTED)
         # Where not all were counted the others are lower bounds too, unless each status was counted on its own.
         is_all = query == RunQuery()
+        enough = COUNTED // MANY_NAMES if (query.workflow or "").endswith("*") else COUNTED
         return {
             "counts": {status: min(n, COUNTED - 1) for status, n in counts.items()},
-            "more": [s for s, n in counts.items() if n >= COUNTED or (not is_all and sum(counts.values()) >= COUNTED)],
+            "more": [s for s, n in counts.items() if n >= COUNTED or (not is_all and sum(counts.values()) >= enough)],
         }
 
     def row(self, run_id: str) -> RunRow:

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.ports import Change, Emission, Message, NewRun
 from holdfast.stores.arrays import Blobs, Numbers, Texts, array
 from holdfast.stores.dialect import Dialect, Row, Statement
-from holdfast.stores.queries import VALUE_LIMIT
+from holdfast.stores.search import VALUE_LIMIT
 from holdfast.stores.shared import HISTORY, last_time, updates_of
 
 NUMBERS = {
