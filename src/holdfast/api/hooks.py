@@ -169,6 +169,11 @@ def define_hook(name: str, payload: type[M]) -> HookDefinition[M]:
     return HookDefinition(name, payload)
 
 
+def model_of(name: str) -> Any:
+    """The type of a hook's payloads, if it is defined with one in this process."""
+    return _models.get(name)
+
+
 def encode_payload(codec: Codec, name: str, payload: object) -> bytes:
     """A payload as it is recorded, checked against the hook's model if it has one."""
     model = _models.get(name)

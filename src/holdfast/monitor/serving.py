@@ -51,6 +51,8 @@ def serving(
     port: int,
     *,
     token: str | None,
+    operator_token: str | None = None,
+    viewer_token: str | None = None,
     no_token: bool = False,
     read_only: bool = False,
     base_path: str = "",
@@ -63,7 +65,9 @@ def serving(
         inside = monitor(app, authorize=from_this_machine, read_only=read_only)
     else:
         token = token or secrets.token_urlsafe(24)
-        inside = monitor(app, token=token, read_only=read_only)
+        inside = monitor(
+            app, token=token, operator_token=operator_token, viewer_token=viewer_token, read_only=read_only
+        )
     base = "/" + base_path.strip("/") if base_path.strip("/") else ""
     web = Starlette(routes=[Mount(base, inside)]) if base else inside
     _ = app.store  # one that can't be reached says so now

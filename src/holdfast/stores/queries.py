@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.errors import EncodeError
 from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, Status, StreamRow, WorkerRow
 from holdfast.stores.dialect import Dialect
-from holdfast.stores.search import Search
+from holdfast.stores.search import LAST_NUMBER, Search
 
 COLUMNS = (
     "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
@@ -139,7 +139,7 @@ class SqlQuery(abc.ABC):
                 named = {f"s{i}": str(status) for i, status in enumerate(wanted)}
                 parameters: dict[str, Any] = {"app": self.app, "limit": most, **named}
             else:
-                search = self._search(db, replace(query, statuses=(), after=None, limit=most))
+                search = self._search(db, replace(query, after=None, limit=most))
                 inside = search.statement("no, status", spread=True)
                 sql, parameters = f"SELECT status, count(*) FROM ({inside}) newest GROUP BY status", search.parameters
             found = dict(db.execute(self.dialect.render(sql), parameters).fetchall())
@@ -170,9 +170,10 @@ class SqlQuery(abc.ABC):
 
         return Search(self.app, query, ask)
 
-    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
         with self.read() as db:
-            parameters = {"no": self._number(db, run_id), "after": after}
+            last = LAST_NUMBER if until is None else until
+            parameters = {"no": self._number(db, run_id), "after": after, "until": last}
             if not kinds:
                 return [row[0] for row in db.execute(self._q["payloads"], parameters)]
             parameters["kinds"] = self.dialect.array(kinds)

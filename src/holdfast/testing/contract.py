@@ -666,6 +666,7 @@ class StoreContract:
         assert store.payloads("r", after=1) == [b'{"seq":2}', b'{"seq":3}']
         assert store.payloads("r", kinds=["A"]) == [b'{"seq":1}', b'{"seq":3}']
         assert store.payloads("r", after=1, kinds=["A"]) == [b'{"seq":3}']
+        assert store.payloads("r", after=1, until=2) == [b'{"seq":2}']
 
     def test_texts_and_payloads_come_back_as_they_were(self, store: Store) -> None:
         payload = bytes(range(256)) * 4_000

@@ -27,17 +27,15 @@ def parse_filter(text: str, now: int, encode: Callable[[Any], bytes]) -> RunQuer
     """What a filter asks for. `encode` writes a value as the app's codec does; ArgumentError says what can't be read."""
     found: dict[str, Any] = {}
     data: dict[str, str] = {}
-    if _TERM.sub("", text).strip():
-        raise ArgumentError(f'filter {show(text)}: a " is open; close it')
-    for term in _TERM.findall(text):
+    for term in terms_of(text):
         if term.startswith("data.") and "=" in term:
             key, _, value = term.removeprefix("data.").partition("=")
             data[key] = encode(_value(value)).decode(errors="replace")
             continue
         name, colon, value = term.partition(":")
-        value = _unquoted(value)
+        value = unquoted(value)
         if not colon or term.startswith('"'):
-            name, value = "id", _unquoted(term)
+            name, value = "id", unquoted(term)
         if not value:
             raise ArgumentError(f"filter {show(term)}: nothing comes after {name}:; give a value, or leave it out")
         if name == "status":
@@ -51,6 +49,12 @@ def parse_filter(text: str, now: int, encode: Callable[[Any], bytes]) -> RunQuer
     if "*" in (found.get("workflow") or "")[:-1]:
         raise ArgumentError(f"filter workflow:{found['workflow']}: a * stands at the end of a name only")
     return RunQuery(**found, data=data)
+
+
+def terms_of(text: str) -> list[str]:
+    if _TERM.sub("", text).strip():
+        raise ArgumentError(f'filter {show(text)}: a " is open; close it')
+    return _TERM.findall(text)
 
 
 def _status(word: str) -> Status:
@@ -86,7 +90,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _unquoted(text: str) -> str:
+def unquoted(text: str) -> str:
     if not text.startswith('"'):
         return text
     found = _value(text)
