@@ -50,6 +50,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import ScheduleRow
 from holdfast.printing import show
+from holdfast.telemetry.instruments import Instruments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +70,7 @@ class Registry(Owner, abc.ABC):
         self.codec = codec
         self.include = include
         self.arounds: list[Around] = []
+        self.instruments = Instruments()
         self.replaced: Mapping[Resource[Any], Any] = {}
         self._steps: dict[str, StepDefinition] = {}
         self._workflows: dict[str, WorkflowDefinition] = {}

@@ -79,6 +79,7 @@ from holdfast.ports import (
     Topic,
 )
 from holdfast.printing import show
+from holdfast.telemetry.instruments import MessageReport, RunReport
 from holdfast.views.entries import Entries, RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.trace import LIMIT, TraceNode, trace_of
 from holdfast.views.waits import awaits
@@ -96,6 +97,7 @@ class Client:
         self.store = store
         self.notifier = notifier
         self.codec: Codec = definitions.codec
+        self._instruments = definitions.instruments
         self._entries = Entries(self.codec)
 
     # -- starting
@@ -134,6 +136,7 @@ class Client:
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
             max_retries=options.max_retries,
             queue=options.queue or "",
+            trace=options.traceparent or (self._instruments.current_trace() if origin is None else origin.trace),
             quiet=origin is not None and origin.quiet,
         )
         new = NewRun(
@@ -151,6 +154,8 @@ class Client:
             self._check_same(taken, new, options)
             if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
                 self.retry(Which(taken.id, taken.no))
+        elif (tell := self._instruments.run_submitted) is not None:
+            tell(_submitted(new, chosen))
         self.notifier.ring(Topic.RUNS)
         return Run(self, run_id, new.no if taken is None else taken.no)
 
@@ -359,7 +364,8 @@ class Client:
         return {key: self.codec.decode(value) for key, value in self.store.data(run.id).items()}
 
     def history(self, run: Which) -> list[RunEvent]:
-        return [self._entries.event(event) for event in self.events(run)]
+        events, clocks = self.events(run), self.store.clocks(run.id)
+        return [self._entries.event(event, clocks.get(event.seq, 0)) for event in events]
 
     def steps(self, run: Which) -> RunSteps:
         return self._entries.steps(self.events(run), self.store.attributes(run.id, "progress"))
@@ -493,6 +499,8 @@ class Client:
             raise RunFinishedError(
                 f"{failure}: run {message.run_id} has ended ({posted.status})", run_id=message.run_id
             )
+        if (tell := self._instruments.message_sent) is not None:
+            tell(MessageReport(run_id=message.run_id, kind=message.kind))
         self.notifier.ring(Topic.INBOX)
         return posted.kept
 
@@ -549,6 +557,8 @@ class Client:
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
+        if (tell := self._instruments.run_submitted) is not None:
+            tell(_submitted(new, RunOptions()))
         self.notifier.ring(Topic.RUNS)
         return Run(self, new_id, new.no)
 
@@ -590,3 +600,10 @@ class Client:
             if letter.kind in ("watch", "retry"):
                 waits.add(msgspec.json.decode(letter.body, type=ControlLetter).parent_cmd)
         return [child_gone(self.codec, row.id, row.parent_id or "", cmd) for cmd in sorted(waits) if cmd]
+
+
+def _submitted(new: NewRun, options: RunOptions) -> RunReport:
+    return RunReport(
+        id=new.id, workflow=new.workflow, status=Status.PENDING, parent_id=new.parent_id, root_id=new.root_id or new.id,
+        trace=options.trace or None,
+    )  # fmt: skip

@@ -158,11 +158,12 @@ class _Function(abc.ABC, Generic[P, R, F]):
         queue: str | None = None,
         if_exists: IfExists = "return",
         on_parent_close: OnParentClose = "cancel",
+        traceparent: str | None = None,
     ) -> CallOptions[P, R, F]:
         """Say more about one call: `fn.options(id="order-17").start(order)`."""
         return CallOptions(
             self,
-            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close),
+            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close, traceparent),
         )
 
     @abc.abstractmethod
@@ -330,6 +331,10 @@ def child_options(options: StartOptions, durable: bool, now: int) -> dict[str, o
         raise WrongContextError(
             f"if_exists={options.if_exists!r} is for runs that are started from outside; a workflow that is replayed can't "
             "look whether a run exists, so do it in a step"
+        )
+    if options.traceparent is not None:
+        raise WrongContextError(
+            "traceparent= is for runs that are started from outside; a child is in its parent's trace"
         )
     chosen: dict[str, object] = {"durable": durable}
     if options.id is not None:

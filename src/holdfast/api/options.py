@@ -30,6 +30,8 @@ from holdfast.core.definitions import (
 )
 from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError
+from holdfast.printing import show
+from holdfast.telemetry.instruments import is_traceparent
 
 IfExists = Literal["return", "error", "restart"]
 OnParentClose = Literal["cancel", "abandon"]
@@ -50,6 +52,7 @@ class StartOptions:
     queue: str | None = None
     if_exists: IfExists = "return"
     on_parent_close: OnParentClose = "cancel"
+    traceparent: str | None = None
     again: bool = False  # an earlier attempt of the step that starts it may have done so
 
     def __post_init__(self) -> None:
@@ -69,6 +72,10 @@ class StartOptions:
             check_queue(self.queue)
         one_of("if_exists", self.if_exists, ("return", "error", "restart"))
         one_of("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
+        if self.traceparent is not None and not is_traceparent(self.traceparent):
+            raise DefinitionError(
+                f"traceparent={show(self.traceparent)}: give the header of that name as it came, 00-<32 digits>-<16 digits>-01"
+            )
 
     def with_id_in_step(self, name: str) -> StartOptions:
         """In a step, what it starts gets an id that its next attempt will find again."""

@@ -39,6 +39,7 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     queue: str = ""
     schedule: str = ""
     event: str = ""  # the domain event that started it
+    trace: str = ""  # the traceparent of who started it
     quiet: bool = False  # what becomes of it is no news
 
     def to_json(self) -> bytes:

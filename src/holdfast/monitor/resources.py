@@ -109,7 +109,8 @@ class Resources:
     def events(self, run_id: str, after: int) -> dict[str, Any]:
         self.row(run_id)
         payloads = self.app.store.payloads(run_id, after)
-        shown = [event_summary(payload, self.reader) for payload in payloads[:EVENTS_PER_PAGE]]
+        clocks = self.app.store.clocks(run_id, after)
+        shown = [event_summary(payload, self.reader, clocks) for payload in payloads[:EVENTS_PER_PAGE]]
         return {"events": shown, "after": shown[-1]["seq"] if len(payloads) > len(shown) else None}
 
     def fork_reruns(self, run_id: str, at: int) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from holdfast.monitor.actions import NAMES, Refusal, carry_out
 from holdfast.monitor.changes import Changes, as_event
 from holdfast.monitor.resources import Resources
 from holdfast.monitor.safety import BODY_LIMIT, LOCKED, Authorize, Guard, TokenCheck, is_forged, may, refused
+from holdfast.telemetry.metrics import CONTENT_TYPE
+from holdfast.views.gauges import store_gauges
 
 STATIC = Path(__file__).parent / "static"
 PAGE_LIMIT = 200
@@ -50,6 +52,7 @@ def monitor(
     site = Site(app, who, read_only)
     routes = [
         Route("/health", site.health),
+        Route("/metrics", site.metrics),
         Route("/api/about", site.reading(lambda request: site.about())),
         Route("/api/runs", site.reading(site.runs)),
         Route("/api/counts", site.reading(lambda request: site.resources.counts(_filter(request)))),
@@ -170,6 +173,13 @@ class Site:
                 yield as_event(version)
 
         return StreamingResponse(lines(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+    async def metrics(self, request: Request) -> Response:
+        """What the store holds, for Prometheus; what workers do is told by their own."""
+        if not await may(self._authorize, request, "view"):
+            return refused(401, "this needs the monitor's token, as `Authorization: Bearer`")
+        text = await run_in_threadpool(store_gauges(self._app.store).render)
+        return Response(text, media_type=CONTENT_TYPE)
 
     # -- acting
 

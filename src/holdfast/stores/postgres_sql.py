@@ -6,6 +6,7 @@ statement the parts are carried out in the order in which its last line asks for
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from holdfast.stores.shared import HISTORY, last_time, updates_of
 
 NUMBERS = {
     "no", "run", "seq", "cause", "attempt", "ts", "held", "wake_at", "losses", "base_seq", "end_seq", "priority", "durable",
-    "created_at", "started_at", "finished_at", "expires_at", "control", "late", "quiet", "nth",
+    "created_at", "started_at", "finished_at", "expires_at", "control", "late", "quiet", "nth", "clock",
 }  # fmt: skip
 BLOBS = {"payload", "options", "fingerprint", "body"}
 NEW_RUN = (
@@ -109,8 +110,9 @@ class Batch:
         return [name for name, _ in self._parts]
 
 
-def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> Batch:
-    """What a commit writes, apart from children, signals and streams. Each part reads the fence, so that nothing happens
+def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int, clock: int) -> Batch:
+    """What a commit writes, apart from children, signals and streams. `clock` is the number of its first event; messages
+    have the one after its last. Each part reads the fence, so that nothing happens
     if the worker's row is gone, and nothing is locked before it."""
     batch = Batch()
     batch.add(
@@ -128,8 +130,9 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> 
             {"consumed": Numbers(consumed)},
         )  # fmt: skip
     _attributes(batch, changes)
+    numbers = itertools.count(clock)
     history = [
-        (change.no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload)
+        (change.no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload, next(numbers))
         for change in changes
         for r in change.records
     ]
@@ -138,7 +141,7 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> 
     if not any(change.children for change in changes):
         statuses = [(change.no, str(change.columns["status"])) for change in changes if "status" in change.columns]
         together = [message for change in changes for message in change.messages if not goes_alone(message)]
-        _messages(batch, together, statuses)
+        _messages(batch, together, next(numbers), statuses)
     _news(batch, [emission for change in changes for emission in change.news])
     return batch
 
@@ -148,11 +151,11 @@ def goes_alone(message: Message) -> bool:
     return message.once or message.run_no is not None or message.child_of is not None or message.if_gone is not None
 
 
-def messages_of(app: str, messages: Sequence[Message], now: int) -> Statement:
+def messages_of(app: str, messages: Sequence[Message], now: int, clock: int) -> Statement:
     """Messages that go on their own, once their runs are there."""
     batch = Batch()
     batch.add("fence", "SELECT 1", {"app": app, "now": now})
-    _messages(batch, messages)
+    _messages(batch, messages, clock)
     return batch.sql, batch.parameters
 
 
@@ -171,12 +174,15 @@ def children_of(app: str, children: Sequence[NewRun]) -> Statement:
     )
 
 
-def creation_of(app: str, run: NewRun) -> Statement:
-    """A run with its history, nothing if its id is taken; its number."""
+def creation_of(app: str, run: NewRun, clock: int) -> Statement:
+    """A run with its history, nothing if its id is taken; its number. `clock` is the number of its first event."""
     batch = Batch()
     sql, parameters = children_of(app, [run])
     batch.add("new", sql, parameters)
-    records = [(r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload) for r in run.records]
+    records = [
+        (r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload, clock + i)
+        for i, r in enumerate(run.records)
+    ]
     if records:
         source, parameters = table_of(HISTORY[1:], records, "record")
         sql = f"INSERT INTO history ({', '.join(HISTORY)}) SELECT new.no, v.* FROM new, {source} RETURNING 1"
@@ -191,20 +197,22 @@ def creation_of(app: str, run: NewRun) -> Statement:
     return batch.sql.replace("(SELECT count(*) FROM new)", "(SELECT max(no) FROM new)"), batch.parameters
 
 
-def _messages(batch: Batch, messages: Sequence[Message], statuses: Sequence[Row] = ()) -> None:
+def _messages(batch: Batch, messages: Sequence[Message], clock: int, statuses: Sequence[Row] = ()) -> None:
     """`statuses` are those that runs get in the same statement, which doesn't see them."""
     if messages:
         rows = [(m.run_id, m.kind, int(m.control), int(m.late), m.dedupe, m.body, i) for i, m in enumerate(messages)]
         source, parameters = table_of(MESSAGE, rows, "message")
         sql = (
-            "INSERT INTO inbox (run, kind, control, dedupe, body, ts) "
-            f"SELECT r.no, v.kind, v.control, v.dedupe, v.body, %(now)s FROM fence, {source} "
+            "INSERT INTO inbox (run, kind, control, dedupe, body, ts, clock) "
+            f"SELECT r.no, v.kind, v.control, v.dedupe, v.body, %(now)s, %(clock)s FROM fence, {source} "
             "JOIN runs r ON r.app = %(app)s AND r.id = v.to_run "
             "LEFT JOIN unnest(%(changed)b::bigint[], %(changed_to)b::text[]) AS c(no, status) ON c.no = r.no "
             "WHERE v.late = 1 OR coalesce(c.status, r.status) NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED') "
             "ORDER BY r.no, v.dedupe NULLS FIRST, v.nth ON CONFLICT DO NOTHING RETURNING 1"
         )
-        parameters |= {"changed": Numbers(no for no, _ in statuses), "changed_to": Texts(to for _, to in statuses)}
+        parameters |= {
+            "clock": clock, "changed": Numbers(no for no, _ in statuses), "changed_to": Texts(to for _, to in statuses)
+        }  # fmt: skip
         batch.add("messages", sql, parameters)
 
 

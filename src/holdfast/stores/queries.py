@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import resources
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from holdfast.errors import EncodeError
 from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, Status, StreamRow, WorkerRow
 from holdfast.stores.dialect import Dialect
+from holdfast.telemetry.clock import LamportClock, is_clock
 
 COLUMNS = (
     "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
@@ -28,6 +29,7 @@ SCHEDULE = (
     "s.name, s.workflow, s.spec, s.declared, s.paused, s.reason, s.next_at, s.last_at, s.active, {is_active}, s.queued, "
     "s.revision"
 )
+SHARED = ("queries.sql", "domain_events.sql", "telemetry.sql")
 VALUE_LIMIT = 200
 LAST_CHARACTER = "\U0010ffff"
 Item = TypeVar("Item", bound=str | int)
@@ -65,7 +67,7 @@ def damage_of(**columns: tuple[Any, type[str] | type[int]]) -> str:
 def read_queries(dialect: Dialect) -> dict[str, str]:
     """All queries by name, in the words of one database."""
     folder = resources.files("holdfast.stores").joinpath("sql")
-    text = "".join(folder.joinpath(name).read_text() for name in ("queries.sql", "domain_events.sql", *dialect.files))
+    text = "".join(folder.joinpath(name).read_text() for name in (*SHARED, *dialect.files))
     text = text.replace("{columns}", ", ".join(COLUMNS))
     text = text.replace("{schedule}", SCHEDULE).replace("{is_active}", IS_ACTIVE)
     text = text.replace("{event}", ", ".join(f"e.{name}" for name in EVENT_COLUMNS))
@@ -84,6 +86,10 @@ class SqlQuery(abc.ABC):
     _q: dict[str, str]
     _secret: bytes = b""
 
+    @property
+    @abc.abstractmethod
+    def logical_clock(self) -> LamportClock: ...
+
     @abc.abstractmethod
     def read(self) -> AbstractContextManager[Any]:
         """A connection to read with."""
@@ -100,10 +106,11 @@ class SqlQuery(abc.ABC):
     def workers(self) -> list[WorkerRow]:
         with self.read() as db:
             rows = db.execute(self._q["select_workers"], {"app": self.app}).fetchall()
+        self._heard(row[10] for row in rows)
         return [
             WorkerRow(
                 id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=list_in(r[5], str), address=r[6],
-                started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str),
+                started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str), clock=r[10],
                 damage=damage_of(names=(r[5], str), schedules=(r[9], str)),
             )
             for r in rows
@@ -197,6 +204,10 @@ class SqlQuery(abc.ABC):
             parameters["kinds"] = self.dialect.array(kinds)
             return [row[0] for row in db.execute(self._q["payloads_of_kinds"], parameters)]
 
+    def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
+        with self.read() as db:
+            return dict(db.execute(self._q["clocks"], {"no": self._number(db, run_id), "after": after}).fetchall())
+
     def data(self, run_id: str) -> dict[str, bytes]:
         with self.read() as db:
             rows = db.execute(self._q["data"], {"no": self._number(db, run_id)}).fetchall()
@@ -254,6 +265,12 @@ class SqlQuery(abc.ABC):
         return [self._row(row) for row in runs], [self._event(row) for row in events]
 
     # -- rows
+
+    def _heard(self, clocks: Iterable[Any]) -> None:
+        """What others have written was read: the logical clock goes past theirs."""
+        highest = max((clock for clock in clocks if is_clock(clock)), default=0)
+        if highest > self.logical_clock.value:
+            self.logical_clock.adjust(highest)
 
     def _number(self, db: Any, run_id: str) -> int:
         found = db.execute(self._q["run_number"], {"app": self.app, "id": run_id}).fetchone()

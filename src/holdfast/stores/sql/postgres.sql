@@ -39,7 +39,7 @@ LIMIT 1;
 
 -- name: beat
 -- On the way the time of the database is asked for.
-UPDATE workers SET lease_until = :until WHERE id = :worker
+UPDATE workers SET lease_until = :until, clock = :clock WHERE id = :worker
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
 -- name: database_time
