@@ -72,7 +72,7 @@ def build_engine(
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     executor = LocalExecutor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
-        child_command=describe, surroundings=Surroundings(app.arounds, app.replaced, app.instruments), keep_logs=app.keep_logs,
-        instruments=app.instruments,
+        child_command=describe, keep_logs=app.keep_logs, instruments=app.instruments,
+        surroundings=Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
     )  # fmt: skip
     return Host(Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from holdfast.api.checks import (
+    check_data,
     check_flag,
     check_id,
     check_number,
@@ -52,6 +53,7 @@ class StartOptions:
     queue: str | None = None
     if_exists: IfExists = "return"
     on_parent_close: OnParentClose = "cancel"
+    data: Mapping[str, Any] | None = None
     traceparent: str | None = None
     again: bool = False  # an earlier attempt of the step that starts it may have done so
 
@@ -72,6 +74,8 @@ class StartOptions:
             check_queue(self.queue)
         one_of("if_exists", self.if_exists, ("return", "error", "restart"))
         one_of("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
+        if self.data is not None:
+            check_data("data", self.data)
         if self.traceparent is not None and not is_traceparent(self.traceparent):
             raise DefinitionError(
                 f"traceparent={show(self.traceparent)}: give the header of that name as it came, 00-<32 digits>-<16 digits>-01"

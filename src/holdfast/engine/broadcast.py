@@ -118,6 +118,13 @@ class Broadcast:
                 known = notes.recorded.get(no)
                 first = change.records[0].seq if known is None else known[0]
                 notes.recorded[no] = (first, change.records[-1].seq)
+            for new in change.attempts:
+                sent = {
+                    "type": "step-sent", "id": step_id(live.row.id, new.cmd), "run_id": live.row.id, "name": new.step,
+                    "workflow": live.row.workflow, "root_id": live.row.root_id or live.row.id, "queue": new.queue,
+                    "attempt": new.number, "origin": self._me.worker, "timestamp": now / 1_000_000, "clock": forward(),
+                }  # fmt: skip
+                notes.events.append(sent)
             for child in change.children:
                 if child.no is not None:
                     notes.recorded[child.no] = (1, 1)

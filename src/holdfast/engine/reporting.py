@@ -16,7 +16,7 @@ from holdfast.engine.broadcast import Broadcast
 from holdfast.engine.failures import error_text
 from holdfast.engine.identity import Identity
 from holdfast.engine.records import RunOptions
-from holdfast.ports import FINAL, Attempt, Change, Claimed, Letter, RunRow, Status
+from holdfast.ports import FINAL, Attempt, Change, Claimed, Letter, NewAttempt, RunRow, Status
 from holdfast.telemetry.instruments import (
     ClaimReport,
     CommitReport,
@@ -66,6 +66,9 @@ class Reporter:
             if steps or tell.run_started is not None:
                 for record in change.records:
                     self._told(live.row, live.options, record.kind, record.payload)
+            if change.attempts and (tell_sent := tell.step_scheduled) is not None:
+                for new in change.attempts:
+                    tell_sent(self._sent(live, new))
             if "status" in change.columns:
                 self._status(live, change)
         if claimed and (tell_claims := tell.claimed) is not None:
@@ -98,6 +101,15 @@ class Reporter:
             seconds=max(0.0, (event.ts - started) / 1_000_000) if started else None,
             delay=max(0.0, (retry_at - event.ts) / 1_000_000) if retry_at else None,
             error=None if error is None else error_text(error, self._codec), trace=options.trace or None,
+        )  # fmt: skip
+
+    def _sent(self, live: LiveRun, new: NewAttempt) -> StepReport:
+        """An attempt that somebody elsewhere is to execute."""
+        row = live.row
+        return StepReport(
+            id=step_id(row.id, new.cmd), run_id=row.id, name=new.step, workflow=row.workflow, state="PENDING",
+            attempt=new.number, parent_id=row.id, root_id=row.root_id or row.id, queue=new.queue or None,
+            trace=live.options.trace or None,
         )  # fmt: skip
 
     def _status(self, live: LiveRun, change: Change) -> None:

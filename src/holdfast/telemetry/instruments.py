@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -218,7 +219,7 @@ class Instruments:
     worker_beat: Callable[[WorkerReport], None] | None
     worker_stopped: Callable[[WorkerReport], None] | None
 
-    __slots__ = (*HOOKS, "_instruments", "_lock")
+    __slots__ = (*HOOKS, "__weakref__", "_instruments", "_lock")
 
     def __init__(self, *instruments: Instrument) -> None:
         self._lock = threading.Lock()
@@ -263,12 +264,15 @@ class Instruments:
             setattr(self, name, self._teller(name, listening) if listening else None)
 
     def _teller(self, name: str, listening: tuple[tuple[Instrument, Tell], ...]) -> Tell:
+        owner = weakref.ref(self)  # else the two would keep each other in memory
+
         def tell(report: Any) -> None:
             for instrument, method in listening:
                 try:
                     method(report)
                 except Exception:  # whatever an observer does, those whom it observes go on
-                    self._failed(name, instrument)
+                    if (instruments := owner()) is not None:
+                        instruments._failed(name, instrument)
 
         return tell
 
