@@ -161,6 +161,9 @@ class Letter(msgspec.Struct, gc=False):
     clock: int = 0
 
 
+Collision = Callable[["NewRun", RunRow], None]
+"""What is said of a new run whose id another one has: it raises if that must not be."""
+
 Farewell = Callable[[RunRow, list[Letter]], list[Message]]
 """Who is told what of a run that is deleted, with these messages unread."""
 
@@ -668,6 +671,14 @@ class Store(Query, Protocol):
         """Create a run. If its id is taken nothing happens and the run that has it is returned, unless it has
         ended and `replace` says to delete it first."""
 
+    def create_all(self, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        """Create runs, all or none; for each None, or the run that has its id already and stays as it is. Of those
+        `collision` is told first: if it raises nothing is created. It must do nothing else."""
+
+    def put_off(self, no: int, run: NewRun) -> bool:
+        """Give a run that nobody has taken up the input and the time of `run`; False, with nothing done, if somebody has,
+        or if it is held or gone."""
+
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs. The signals of a
         change take effect in their order; its news become domain events if there is a subscription to their name.
@@ -690,6 +701,9 @@ class Store(Query, Protocol):
         """Put a message into a run's inbox. Nothing is put into the inbox of a run that has ended, unless the message is
         `late`, nor a copy of one with the same `dedupe`."""
 
+    def post_all(self, messages: Sequence[Message]) -> list[Posted]:
+        """`post` for each of them, all or none."""
+
     def streamed(self, run_id: str) -> dict[str, int]:
         """The last attempt of which something was streamed, by command."""
 
@@ -697,6 +711,9 @@ class Store(Query, Protocol):
         """Delete a run that has ended or is held, with everything that belongs to it. Returns the status it had,
         None if there is no such run (of the number `no`, if that is given); a run with any other status is not deleted.
         `farewell` says what is posted to others in the same transaction, and must do nothing else."""
+
+    def delete_all(self, runs: Sequence[tuple[str, int]], farewell: Farewell | None = None) -> int:
+        """`delete` for each id and number, in one transaction; how many are gone by it."""
 
     def collect(self, limit: int) -> Collected:
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A

@@ -124,6 +124,9 @@ class Registry(Owner, abc.ABC):
         name, schedules = options.pop("name", None), _schedules(options)
         return StepDecorator(self, _checked_name("step", name), step_options(options), schedules)
 
+    task = step
+    """Celery's word for `step`."""
+
     @overload
     def workflow(self, function: CallableClass[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
     @overload
@@ -276,6 +279,10 @@ class Registry(Owner, abc.ABC):
                 f"no {what} named {name!r} in app {self.name!r}; known: {', '.join(sorted(table)) or 'none'}"
             )
         return found
+
+    def knows(self, name: str) -> bool:
+        self.load()
+        return name in self._workflows or name in self._steps
 
     def startable_names(self) -> list[str]:
         """What can be started by name."""

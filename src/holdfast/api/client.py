@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import itertools
 import logging
 import threading
 import time
@@ -37,7 +39,7 @@ from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
-from holdfast.core.registry import Definitions, refuse_while_importing
+from holdfast.core.registry import Definitions, is_own, refuse_while_importing
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.programs import is_durable
@@ -119,33 +121,94 @@ class Client:
 
     def start(self, name: str, call: bytes, options: StartOptions, messages: Sequence[Message] = ()) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls. `messages` are for it, whether it is new or not."""
+        options = options.with_id_in_step(name)
+        if options.debounce is not None:
+            return self._start_later(name, call, options)
+        new = self._new(name, call, options, self.store.now())
+        new.messages = list(messages)
+        taken = self.store.create(new, replace=options.if_exists == "restart")
+        if taken is not None:
+            self._check_same(taken, new, options)
+        run = self._started(new, taken, options)
+        if taken is not None:
+            for message in messages:
+                if self.store.answer(taken.id, message.request) is None:
+                    self._post(message, "it can't be asked")
+        self.notifier.ring(Topic.RUNS)
+        return run
+
+    def _start_later(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
+        """Put off the run that waits under this key, with this call in place of its own, or make one that waits. They are
+        numbered: key@1, key@2."""
+        assert options.id is not None
+        quiet, key = to_us(options.debounce or 0, "debounce"), options.id[: ID_LIMIT - 20] + "@"
+        for tries in itertools.count(1):
+            now = self.store.now()
+            found = [row for row in self.store.runs(RunQuery(prefix=key, limit=20)) if row.id[len(key) :].isdigit()]
+            last = found[0] if found else None
+            if last is not None and last.status == Status.PENDING and last.started_at is None and last.workflow == name:
+                begin = now + quiet
+                if options.at_most is not None:
+                    begin = min(begin, last.created_at + to_us(options.at_most, "at_most"))
+                new = self._new(name, call, replace(options, id=last.id), now, begin)
+                if self.store.put_off(last.no, new):
+                    new.no = last.no
+                    break
+            number = max((int(row.id[len(key) :]) for row in found), default=0) + tries
+            new = self._new(name, call, replace(options, id=f"{key}{number}"), now, now + quiet)
+            if self.store.create(new) is None:
+                self._tell_submitted(new)
+                break  # else somebody else was faster
+        self.notifier.ring(Topic.RUNS)
+        return Run(self, new.id, new.no)
+
+    def start_many(self, calls: Sequence[tuple[str, bytes, StartOptions]]) -> list[Run[Any]]:
+        """One commit for all of them: either all are started or none is."""
+        now = self.store.now()
+        chosen = [options.with_id_in_step(name) for name, _, options in calls]
+        new = [self._new(name, call, options, now) for (name, call, _), options in zip(calls, chosen, strict=True)]
+        options_of = {id(run): options for run, options in zip(new, chosen, strict=True)}
+        taken = self.store.create_all(new, lambda run, row: self._check_same(row, run, options_of[id(run)]))
+        self.notifier.ring(Topic.RUNS)
+        return [self._started(run, row, options_of[id(run)]) for run, row in zip(new, taken, strict=True)]
+
+    def _started(self, new: NewRun, taken: RunRow | None, options: StartOptions) -> Run[Any]:
+        if taken is not None and options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
+            self.retry(Which(taken.id, taken.no))
+        if taken is None:
+            self._tell_submitted(new)
+        return Run(self, new.id, new.no if taken is None else taken.no)
+
+    def _tell_submitted(self, new: NewRun) -> None:
+        if (tell := self._instruments.run_submitted) is not None:
+            options = msgspec.json.decode(new.options, type=RunOptions)
+            tell(
+                RunReport(
+                    id=new.id, workflow=new.workflow, status=Status.PENDING, parent_id=new.parent_id,
+                    root_id=new.root_id or new.id, trace=options.trace or None,
+                )
+            )  # fmt: skip
+
+    def _new(self, name: str, call: bytes, options: StartOptions, now: int, begin_at: int | None = None) -> NewRun:
         refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
-        if context is None:
-            return self._create(name, call, options, options.id or str(uuid.uuid4()), None, messages)
-        context.touch()
-        attempt = context.attempt
-        options = options.with_id_in_step(name)
-        assert options.id is not None
-        return self._create(name, call, options, options.id, attempt, messages)
-
-    def _create(
-        self,
-        name: str,
-        call: bytes,
-        options: StartOptions,
-        run_id: str,
-        origin: Attempt | None,
-        messages: Sequence[Message] = (),
-    ) -> Run[Any]:
+        origin: Attempt | None = None
+        if context is not None:
+            context.touch()
+            origin = context.attempt
+        run_id = options.id or str(uuid.uuid4())
         check_id(run_id)
-        now = self.store.now()
-        begin_at = now
-        if options.delay is not None:
-            begin_at += to_us(options.delay, "delay")
+        if begin_at is None:
+            begin_at = now if options.delay is None else now + to_us(options.delay, "delay")
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
         data = {key: self.codec.encode(value, f"data {key!r}") for key, value in (options.data or {}).items()}
+        expires = None
+        if options.expires is not None:
+            if isinstance(options.expires, dt.datetime):
+                expires = to_epoch(options.expires)
+            else:
+                expires = now + to_us(options.expires, "expires")
         started = ev.RunStarted(
             seq=1,
             ts=begin_at,
@@ -161,11 +224,12 @@ class Client:
             queue=options.queue or "",
             trace=options.traceparent or (self._instruments.current_trace() if origin is None else origin.trace),
             quiet=origin is not None and origin.quiet,
+            expires=expires,
         )
         new = NewRun(
             id=run_id, workflow=name, records=[to_record(started)], wake_at=begin_at - options.priority * PRIORITY_HEAD_START,
             created_at=now, fingerprint=fingerprint(name, call), priority=options.priority,
-            options=chosen.to_json(), durable=is_durable(self._definitions, name), messages=list(messages),
+            options=chosen.to_json(), durable=is_durable(self._definitions, name),
             attributes=[data_attribute(key, value) for key, value in data.items()],
         )  # fmt: skip
         if origin is not None:
@@ -173,18 +237,7 @@ class Client:
             new.correlation = origin.correlation
         if begin_at > now:
             new.wake_at = begin_at  # a head start must not begin a delayed run early
-        taken = self.store.create(new, replace=options.if_exists == "restart")
-        if taken is not None:
-            self._check_same(taken, new, options)
-            if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
-                self.retry(Which(taken.id, taken.no))
-            for message in messages:
-                if self.store.answer(taken.id, message.request) is None:
-                    self._post(message, "it can't be asked")
-        elif (tell := self._instruments.run_submitted) is not None:
-            tell(_submitted(new, chosen))
-        self.notifier.ring(Topic.RUNS)
-        return Run(self, run_id, new.no if taken is None else taken.no)
+        return new
 
     def _check_same(self, taken: RunRow, new: NewRun, options: StartOptions) -> None:
         if options.if_exists == "error":
@@ -316,13 +369,18 @@ class Client:
             try:
                 return self.codec.decode(end.result, self._result_type(row.workflow)), False
             except DecodeError:  # not what the annotation says: give it as it is, as Python would
-                return self.codec.decode(end.result), False
+                return self._decode(row.workflow, end.result), False
         if isinstance(end, ev.RunFailed):
             return self.codec.decode_error(end.error), True
         assert isinstance(end, ev.RunCancelled)
         reason = f": {end.reason}" if end.reason else ""
         how = "terminated" if end.terminated else "cancelled"
         return RunCancelledError(f"run {row.id} was {how}{reason}", run_id=row.id), True
+
+    def _decode(self, workflow: str, data: bytes | Raw) -> Any:
+        """A value of a run. Without the code that made it, what its classes hold is plain data."""
+        is_known = self._definitions.knows(workflow) or is_own(workflow)
+        return self.codec.decode(data) if is_known else self.codec.decode_loosely(data)
 
     def _result_type(self, name: str) -> Any:
         for find in (self._definitions.find_workflow, self._definitions.find_step):
@@ -387,8 +445,8 @@ class Client:
         return [ev.from_json(payload) for payload in self.store.payloads(run.id)]
 
     def data(self, run: Which) -> dict[str, Any]:
-        self.row(run)
-        return {key: self.codec.decode(value) for key, value in self.store.data(run.id).items()}
+        workflow = self.row(run).workflow
+        return {key: self._decode(workflow, value) for key, value in self.store.data(run.id).items()}
 
     def history(self, run: Which) -> list[RunEvent]:
         events, clocks = self.events(run), self.store.clocks(run.id)
@@ -778,8 +836,7 @@ class Client:
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
-        if (tell := self._instruments.run_submitted) is not None:
-            tell(_submitted(new, RunOptions()))
+        self._tell_submitted(new)
         self.notifier.ring(Topic.RUNS)
         return Run(self, new_id, new.no)
 
@@ -814,6 +871,12 @@ class Client:
             raise RunError(f"a worker is busy with run {run.id}; delete it in a moment", run_id=run.id)
         self.notifier.ring(Topic.INBOX)  # its parent may have to be told
 
+    def delete_all(self, rows: Sequence[RunRow]) -> int:
+        """Delete those of these runs that are not in use; how many are gone."""
+        gone = self.store.delete_all([(row.id, row.no) for row in rows], self._farewell)
+        self.notifier.ring(Topic.INBOX)
+        return gone
+
     def _farewell(self, row: RunRow, letters: list[Letter]) -> list[Message]:
         """What is told to the parent of a run that is deleted, if it waits for it or has just asked to be told."""
         waits = {row.parent_cmd or ""} if row.parent_id and row.status not in FINAL else set()
@@ -821,13 +884,6 @@ class Client:
             if letter.kind in ("watch", "retry"):
                 waits.add(msgspec.json.decode(letter.body, type=ControlLetter).parent_cmd)
         return [child_gone(self.codec, row.id, row.parent_id or "", cmd) for cmd in sorted(waits) if cmd]
-
-
-def _submitted(new: NewRun, options: RunOptions) -> RunReport:
-    return RunReport(
-        id=new.id, workflow=new.workflow, status=Status.PENDING, parent_id=new.parent_id, root_id=new.root_id or new.id,
-        trace=options.trace or None,
-    )  # fmt: skip
 
 
 def _name_of(request: RequestDefinition[Any, Any] | str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli.arguments import data_terms
 from holdfast.cli.failures import command, usage
 from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
@@ -28,9 +29,8 @@ from holdfast.cli.target import Target, one_run, open_target, run_ids
 from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
 from holdfast.durations import to_us
-from holdfast.ports import FINAL, DataSpan, RunQuery, RunRow, Status
+from holdfast.ports import FINAL, RunQuery, RunRow, Status
 from holdfast.views.details import read_details
-from holdfast.views.filters import add_data_term
 from holdfast.views.reading import RunTree
 from holdfast.views.summaries import event_summary, run_summary
 from holdfast.views.times import SECOND, ago, clock, iso, length
@@ -69,12 +69,8 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     target = open_target(context)
-    store, codec = target.store, target.app.codec
-    equal: dict[str, str] = {}
-    spans: list[DataSpan] = []
-    for term in data:
-        if not add_data_term(term, codec.encode, equal, spans):
-            usage(f"--data {term!r}: give KEY=VALUE")
+    store = target.store
+    equal, spans = data_terms(target.app.codec, data)
     query = RunQuery(
         statuses=[str(status) for status in statuses],
         workflow=workflow,

@@ -32,6 +32,9 @@ class Definitions(Protocol):
 
     def find_workflow(self, name: str) -> WorkflowDefinition: ...
 
+    def knows(self, name: str) -> bool:
+        """Whether it defines a workflow or step of that name."""
+
     def known_names(self) -> list[str]: ...
 
     def declared_schedules(self) -> list[ScheduleRow]: ...

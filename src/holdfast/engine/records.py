@@ -47,6 +47,7 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     event: str = ""  # the domain event that started it
     trace: str = ""  # the traceparent of who started it
     quiet: bool = False  # what becomes of it is no news
+    expires: int | None = None  # it is not begun after this time
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)

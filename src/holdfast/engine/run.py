@@ -314,6 +314,9 @@ class LiveRun:
             return False
         if not self.row.durable:  # it begins anew, and asks for its steps again
             self.steps.drop_elsewhere()
+        if self._has_expired(now):
+            self._end_unbegun(now, "it expired before a worker began it")
+            return False
         if isinstance(last, ev.AttemptFailed):
             self._begin_attempt(now)
         elif self._waited_for_a_worker(now, last):
@@ -403,6 +406,18 @@ class LiveRun:
 
     def _has_begun(self) -> bool:
         return any(not isinstance(e, BEFORE_THE_CODE) for e in self._history)
+
+    def _has_expired(self, now: int) -> bool:
+        """Whether it is too late to begin. One that another worker has had may have begun."""
+        expires = self.options.expires
+        return expires is not None and now >= expires and self._is_new and not self._has_begun()
+
+    def _end_unbegun(self, now: int, reason: str) -> None:
+        self._retain = self._retain_of_code()
+        end = ev.RunCancelled(ts=now, reason=reason)
+        if self.row.durable:
+            self.change.append(end)
+        self._end(end, now)
 
     def _waited_for_a_worker(self, now: int, last: ev.Event) -> bool:
         """Whether nobody has executed its code before, and it was to begin some time ago."""

@@ -76,6 +76,7 @@ class PostgresStore(SqlStore):
     before a free lock means a dead worker: tests say both."""
 
     dialect = POSTGRES
+    conflict = _Conflict
 
     def __init__(
         self, app: str, url: str, clock: Clock, *, server_time: bool = True, judge_after: float | None = None
@@ -272,6 +273,11 @@ class PostgresStore(SqlStore):
             if run.no is not None or taken is not None:
                 return taken
 
+    def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
+        fresh = dict(db.execute(*children_of(self.app, runs)).fetchall()) if runs else {}
+        for run in runs:
+            run.no = fresh.pop(run.id, None)
+
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         numbers = sum(len(change.records) for change in changes) + 1  # one for all messages
         batch = commit_of(self.app, worker_id, changes, self.now(), self._stamp_apart(numbers))
@@ -431,8 +437,8 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in (
-    "register", "learn", "unregister", "bury", "create", "commit", "post", "delete", "collect", "set_aside",
-    "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt", "end_attempts", "release_attempts",
-    "report_attempts",
+    "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
+    "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt",
+    "end_attempts", "release_attempts", "report_attempts",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import astuple
 
-from holdfast.errors import Fenced, StoreSchemaError
+from holdfast.errors import Fenced, StoreBusyError, StoreSchemaError
 from holdfast.ports import (
     AHEAD,
     FINAL,
@@ -25,6 +25,7 @@ from holdfast.ports import (
     Claimed,
     Clock,
     Collected,
+    Collision,
     Committed,
     Emission,
     Farewell,
@@ -75,6 +76,7 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
+    conflict: type[StoreBusyError] = StoreBusyError
 
     def __init__(self, app: str, url: str, clock: Clock) -> None:
         self.app = app
@@ -278,7 +280,58 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
                 self._delete(db, taken.no)
             return None
 
+    def create_all(self, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        with self.write("create") as db:
+            self._insert_rows(db, runs)
+            taken = self._taken(db, runs, collision)
+            new = [(run.no, run) for run in runs if run.no is not None]
+            self._insert_records(db, [(no, run.records) for no, run in new])
+            for no, run in new:
+                self._insert_parts(db, no, run)
+            return taken
+
+    def put_off(self, no: int, run: NewRun) -> bool:
+        with self.write("put_off") as db:
+            parameters = {"no": no, "app": self.app, "wake_at": last_time(run.wake_at), "fingerprint": run.fingerprint}
+            if not db.execute(self._q["put_off"], parameters).rowcount:
+                return False
+            db.execute(self._q["delete_parts"].replace("{table}", "history"), {"nos": self.dialect.array([no])})
+            self._insert_records(db, [(no, run.records)])
+            return True
+
+    def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
+        for run in runs:
+            self._insert_row(db, run)
+
+    def _taken(self, db: Any, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        """The runs that have the ids of those that were not created."""
+        found: list[RunRow | None] = []
+        for run in runs:
+            row = None
+            if run.no is None:
+                values = db.execute(self._q["select_run"], {"app": self.app, "id": run.id}).fetchone()
+                if values is None:
+                    raise self.conflict(f"run {run.id!r} was deleted just now; start again what was to have its id")
+                row = self._row(values)
+                collision(run, row)
+            found.append(row)
+        return found
+
     def _insert_run(self, db: Any, run: NewRun) -> int | None:
+        no = self._insert_row(db, run)
+        if no is None:
+            return None
+        self._insert_records(db, [(no, run.records)])
+        self._insert_parts(db, no, run)
+        return no
+
+    def _insert_parts(self, db: Any, no: int, run: NewRun) -> None:
+        for key, value, body in run.attributes:
+            self._set_attribute(db, no, key, value, body)
+        for message in run.messages:
+            self._insert_message(db, message)
+
+    def _insert_row(self, db: Any, run: NewRun) -> int | None:
         refuse_nul(run.id, run.workflow)
         found = db.execute(
             self._q["insert_run"],
@@ -290,15 +343,8 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
                 "fingerprint": run.fingerprint, "base_seq": run.base_seq, "created_at": run.created_at,
             },
         ).fetchone()  # fmt: skip
-        if found is None:
-            return None
-        no = run.no = int(found[0])
-        self._insert_records(db, [(no, run.records)])
-        for key, value, body in run.attributes:
-            self._set_attribute(db, no, key, value, body)
-        for message in run.messages:
-            self._insert_message(db, message)
-        return no
+        run.no = None if found is None else int(found[0])
+        return run.no
 
     def _set_attribute(self, db: Any, no: int, key: str, value: str, body: bytes) -> None:
         parameters = {"run": no, "key": key, "value": value[:VALUE_LIMIT], "body": body}
@@ -415,10 +461,16 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
         return letters
 
     def post(self, message: Message) -> Posted:
+        return self.post_all([message])[0]
+
+    def post_all(self, messages: Sequence[Message]) -> list[Posted]:
         with self.write("post") as db:
-            kept = self._insert_message(db, message)
-            row = self._addressed(db, message)
-            return Posted(row[1] if row is not None else None, kept)
+            posted = []
+            for message in messages:
+                kept = self._insert_message(db, message)
+                row = self._addressed(db, message)
+                posted.append(Posted(row[1] if row is not None else None, kept))
+            return posted
 
     def _insert_message(self, db: Any, message: Message) -> bool:
         """Whether it was put into the inbox."""
@@ -455,16 +507,27 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
 
     def delete(self, run_id: str, no: int | None = None, farewell: Farewell | None = None) -> str | None:
         with self.write("delete") as db:
-            found = db.execute(self._q["lock_run"], {"app": self.app, "id": run_id}).fetchone()
-            row = None if found is None else self._row(found)
-            if row is None or no not in (None, row.no):
-                return None
-            if row.owner is None and row.status in (*FINAL, Status.PAUSED, Status.STUCK):
-                letters = db.execute(self._q["letters_of_runs"], {"nos": self.dialect.array([row.no])}).fetchall()
-                self._delete(db, row.no)
-                for message in farewell(row, [Letter(*letter) for letter in letters]) if farewell is not None else ():
-                    self._insert_message(db, message)
-            return row.status
+            status, _ = self._delete_one(db, run_id, no, farewell)
+            return status
+
+    def delete_all(self, runs: Sequence[tuple[str, int]], farewell: Farewell | None = None) -> int:
+        with self.write("delete") as db:
+            by_number = sorted(runs, key=lambda run: run[1])  # one order for all who lock several
+            return sum(self._delete_one(db, run_id, no, farewell)[1] for run_id, no in by_number)
+
+    def _delete_one(self, db: Any, run_id: str, no: int | None, farewell: Farewell | None) -> tuple[str | None, bool]:
+        """The status that it had, and whether it is gone."""
+        found = db.execute(self._q["lock_run"], {"app": self.app, "id": run_id}).fetchone()
+        row = None if found is None else self._row(found)
+        if row is None or no not in (None, row.no):
+            return None, False
+        if row.owner is not None or row.status not in (*FINAL, Status.PAUSED, Status.STUCK):
+            return row.status, False
+        letters = db.execute(self._q["letters_of_runs"], {"nos": self.dialect.array([row.no])}).fetchall()
+        self._delete(db, row.no)
+        for message in farewell(row, [Letter(*letter) for letter in letters]) if farewell is not None else ():
+            self._insert_message(db, message)
+        return row.status, True
 
     def collect(self, limit: int) -> Collected:
         with self.write("collect", lasting=False) as db:  # what a power cut brings back is deleted again

@@ -194,6 +194,80 @@ class StoreContract:
         (claimed,) = self.claim(store)
         assert claimed.letters == []
 
+    def test_many_runs_are_created_at_once_and_ids_that_are_taken_stay_as_they_are(self, store: Store) -> None:
+        store.create(self.new("old", fingerprint=b"other"))
+        met: list[tuple[str, str]] = []
+        given = [
+            self.new("b", attributes=[("data.x", "1", b"1")], records=[record(1), record(2)]), self.new("old"), self.new("a"),
+            self.new("b"),
+        ]  # fmt: skip
+        taken = store.create_all(given, lambda new, row: met.append((new.id, row.id)))
+        assert [row and row.id for row in taken] == [None, "old", None, "b"]
+        assert met == [("old", "old"), ("b", "b")]
+        assert [run.no for run in given] == [self.row(store, "b").no, None, self.row(store, "a").no, None]
+        assert len(store.payloads("b")) == 2
+        assert len(store.payloads("a")) == 1
+        assert store.data("b") == {"x": b"1"}
+        assert self.row(store, "old").fingerprint == b"other"
+        assert store.create_all([], lambda new, row: None) == []
+
+    def test_many_runs_are_created_all_or_none(self, store: Store) -> None:
+        store.create(self.new("old"))
+
+        def refuse(new: NewRun, row: RunRow) -> None:
+            raise ValueError(new.id)
+
+        assert raised(ValueError, store.create_all, [self.new("a"), self.new("old"), self.new("b")], refuse)
+        assert [row.id for row in store.runs(RunQuery())] == ["old"]
+        assert raised(EncodeError, store.create_all, [self.new("a"), self.new("b\0")], refuse)
+        assert [row.id for row in store.runs(RunQuery())] == ["old"]
+
+    def test_a_run_that_nobody_has_taken_up_can_be_put_off_and_given_another_input(self, store: Store) -> None:
+        later = self.new(wake_at=self.clock.now() + SECOND)
+        store.create(later)
+        other = self.new(
+            wake_at=self.clock.now() + 2 * SECOND, fingerprint=b"g", records=[record(1, payload=b'{"new":1}')]
+        )  # fmt: skip
+        assert later.no is not None
+        assert store.put_off(later.no, other)
+        row = self.row(store)
+        assert (row.wake_at, row.fingerprint, store.payloads("r")) == (other.wake_at, b"g", [b'{"new":1}'])
+        self.clock.move(2 * SECOND)
+        self.worker(store)
+        (claimed,) = self.claim(store)
+        assert claimed.payloads == [b'{"new":1}']
+        assert not store.put_off(later.no, self.new(fingerprint=b"h")), "it has begun"
+        assert self.row(store).fingerprint == b"g"
+        self.leave(store, claimed.row, Status.SUCCESS)
+        assert not store.put_off(later.no, later), "it has ended"
+        assert not store.put_off(99, later), "there is none"
+
+    def test_many_messages_are_posted_at_once(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, self.owned(store, "over"), Status.SUCCESS)
+        posted = store.post_all([Message(run_id=name, kind=name) for name in ("r", "nobody", "over", "r")])
+        assert posted == [
+            Posted(Status.RUNNING, True), Posted(None, False), Posted(Status.SUCCESS, False), Posted(Status.RUNNING, True)
+        ]  # fmt: skip
+        assert [letter.run_no for letter in store.letters("w1")] == [row.no, row.no]
+
+    def test_many_runs_are_deleted_at_once_but_for_those_that_go_on(self, store: Store) -> None:
+        over, held, open_ = (self.owned(store, name) for name in ("over", "held", "open"))
+        self.leave(store, over, Status.SUCCESS)
+        self.leave(store, held, Status.PAUSED)
+        told: list[str] = []
+
+        def farewell(row: RunRow, letters: list[Letter]) -> list[Message]:
+            told.append(row.id)
+            return [Message(run_id="open", kind="child")]
+
+        everyone = [("over", over.no), ("held", held.no), ("open", open_.no), ("nobody", 99)]
+        assert store.delete_all(everyone, farewell) == 2
+        assert sorted(told) == ["held", "over"]
+        assert [row.id for row in store.runs(RunQuery())] == ["open"]
+        assert len(store.letters("w1")) == 2
+        assert store.delete_all(everyone) == 0
+
     def test_numbers_are_never_used_again(self, store: Store) -> None:
         row = self.owned(store)
         self.leave(store, row, Status.SUCCESS)

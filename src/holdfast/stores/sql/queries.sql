@@ -7,6 +7,11 @@ VALUES (:app, :id, :workflow, :status, :wake_at, :priority, :parent_id, :parent_
 ON CONFLICT (app, id) DO NOTHING
 RETURNING no;
 
+-- name: put_off
+-- Only what no worker has seen may still become another.
+UPDATE runs SET wake_at = :wake_at, fingerprint = :fingerprint
+WHERE no = :no AND app = :app AND status = 'PENDING' AND owner IS NULL AND started_at IS NULL AND held = 0;
+
 -- name: select_run
 SELECT {columns} FROM runs WHERE app = :app AND id = :id;
 
