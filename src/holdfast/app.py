@@ -36,6 +36,7 @@ from holdfast.api.remote import Remote
 from holdfast.api.schedules import Schedules
 from holdfast.api.search import conditions_of
 from holdfast.api.selection import Selection
+from holdfast.api.telemetry import StoreTransport
 from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
@@ -52,6 +53,8 @@ from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
 from holdfast.printing import show
 from holdfast.registry import Registry
 from holdfast.stores.forks import gate
+from holdfast.telemetry.clock import LamportClock
+from holdfast.telemetry.instruments import Instrument
 from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
@@ -85,7 +88,7 @@ class App(Registry):
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
     define more of the app. `version` names the build of its code, which is a digest of the code if nothing is said;
     HOLDFAST_VERSION overrides it. `keep_logs` is the level from which on what steps log is kept with their runs; None
-    keeps nothing.
+    keeps nothing. `instruments` are told what happens in this process; `app.instruments.add` adds more.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class App(Registry):
         version: str | None = None,
         codec: Codec | None = None,
         keep_logs: str | int | None = "INFO",
+        instruments: Sequence[Instrument] = (),
     ) -> None:
         if type(name) is not str or not name.replace("-", "_").replace(".", "_").isidentifier():
             raise DefinitionError(f"App({show(name)}): a name is made of letters, digits, '-', '_' and '.'")
@@ -110,7 +114,12 @@ class App(Registry):
         super().__init__(name, codec or Codec(), tuple(include))
         self.version = os.environ.get("HOLDFAST_VERSION") or version
         self.keep_logs = _log_level(keep_logs)
+        if not isinstance(instruments, list | tuple):
+            raise DefinitionError(f"instruments={show(instruments)}: give a list of instruments")
+        for instrument in instruments:
+            self.instruments.add(instrument)
         self.clock: Clock = SystemClock()
+        self.logical_clock = LamportClock()
         self._url = store
         self._chosen_url: str | None = None
         self._store: Store | None = None
@@ -144,7 +153,7 @@ class App(Registry):
                 with gate.using(f"the store of app {self.name!r}"):
                     from holdfast.wiring import open_store  # not at the top: see wiring.py
 
-                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
+                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock, self.logical_clock)
             return self._store
 
     @property
@@ -380,6 +389,12 @@ class App(Registry):
 
     agc = twin(gc)
 
+    @property
+    def telemetry(self) -> StoreTransport:
+        """Carries telemetry events between all processes of the store: `EventReceiver(app.telemetry)` hears what workers
+        do, `EventDispatcher(app.telemetry, app.logical_clock)` sends events of one's own."""
+        return StoreTransport(self.store, self.notifier, self.codec)
+
     # -- working
 
     @property
@@ -409,7 +424,9 @@ class App(Registry):
             _check_count("processes", processes)
         failpoints.arm_from_environment()
         self.load()
-        own = open_store(self.name, self.store_url, self.clock) if self._own_parts() else (self.store, self.notifier)
+        own = (self.store, self.notifier)
+        if self._own_parts():
+            own = open_store(self.name, self.store_url, self.clock, self.logical_clock)
         return build_engine(
             self, *own, self.clock, build=self.build, concurrency=concurrency, processes=processes, settings=settings,
             description=self._describe_for_processes(),
