@@ -80,6 +80,7 @@ NO_TWIN: dict[type, set[str]] = {
         "use_store",
         "close",
         "worker",
+        "executor",
         "lifespan",
     },
     Run: {"stream"},  # what it returns is for `async for` as well

@@ -77,6 +77,7 @@ from holdfast.ports import (
     Status,
     Store,
     Topic,
+    WorkerKind,
 )
 from holdfast.printing import show
 from holdfast.views.entries import Entries, RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
@@ -265,7 +266,7 @@ class Client:
     def _nobody_works(self) -> str:
         """If no worker is alive: that, and what to do about it."""
         now = self.store.now()
-        if any(worker.lease_until > now for worker in self.store.workers()):
+        if any(worker.lease_until > now and worker.kind == WorkerKind.ENGINE for worker in self.store.workers()):
             return ""
         return (
             f"no worker of app {self.app!r} is alive on {self.store.url}; start one with `holdfast -A <module> worker`, "
