@@ -91,7 +91,7 @@ def _end_if_frozen() -> None:
     threading.Thread(target=set_again, name="holdfast-alive", daemon=True).start()
 
 
-class _Stopping:
+class Stopping:
     """What signals do: the first one drains, the second one ends the process whatever it does. SIGHUP only drains: it
     says that a terminal is gone, and often comes beside another signal.
 
@@ -105,6 +105,11 @@ class _Stopping:
         self._grace = grace
         self._count = 0
         self._arrived, self._arriving = os.pipe()
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has come that ends the process."""
+        return self._count > 0
 
     def listen(self) -> None:
         os.set_blocking(self._arriving, False)
@@ -235,7 +240,7 @@ def worker(
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     hosts = _hosts(app, here, executor_only, engine_only, concurrency, processes)
-    stopping = _Stopping(hosts, grace)
+    stopping = Stopping(hosts, grace)
     stopping.listen()
     for host in hosts:
         host.start()
