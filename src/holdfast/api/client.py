@@ -93,6 +93,7 @@ from holdfast.ports import (
     Status,
     Store,
     Topic,
+    WorkerKind,
 )
 from holdfast.printing import show
 from holdfast.telemetry.instruments import MessageReport, RunReport
@@ -353,7 +354,7 @@ class Client:
     def _nobody_works(self) -> str:
         """If no worker is alive: that, and what to do about it."""
         now = self.store.now()
-        if any(worker.lease_until > now for worker in self.store.workers()):
+        if any(worker.lease_until > now and worker.kind == WorkerKind.ENGINE for worker in self.store.workers()):
             return ""
         return (
             f"no worker of app {self.app!r} is alive on {self.store.url}; start one with `holdfast -A <module> worker`, "

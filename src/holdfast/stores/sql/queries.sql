@@ -245,9 +245,10 @@ SELECT max(lease_until) FROM workers WHERE app = :app;
 SELECT value FROM meta WHERE key = :key;
 
 -- name: reset_times
--- Runs whose own time is in the future wait for a time that is too late.
+-- Runs whose own time is in the future wait for a time that is too late, be it that a worker has let go of them.
 UPDATE runs SET wake_at = :now
-WHERE app = :app AND owner IS NULL AND wake_at > :now AND status = 'WAITING'
+WHERE app = :app AND owner IS NULL AND wake_at > :now
+  AND (status = 'WAITING' OR (status = 'PENDING' AND started_at IS NOT NULL))
   AND (SELECT h.ts FROM history h WHERE h.run = runs.no ORDER BY h.seq DESC LIMIT 1) > :ahead;
 
 -- name: message_waits
