@@ -346,10 +346,12 @@ class ScheduleRow(msgspec.Struct, kw_only=True):
 
 
 class ScheduleChange(msgspec.Struct, kw_only=True):
-    """What to make of a schedule that was read as `row.revision` (0: there was none), and the runs it starts."""
+    """What to make of a schedule that was read as `row.revision` (0: there was none), the runs it starts, and what others
+    are told."""
 
     row: ScheduleRow
     runs: list[NewRun] = []
+    messages: list[Message] = []
     delete: bool = False
 
 
@@ -544,9 +546,9 @@ class Store(Query, Protocol):
         """When the next schedule of these workflows has something to do; 0 if one has now, from its queue."""
 
     def save_schedules(self, changes: Sequence[ScheduleChange]) -> list[str]:
-        """Write schedules and create their runs. A schedule that somebody else has changed since it was read stays
-        as it is, and none of its runs is created; a run whose id is taken is left alone. The names of those that were
-        written."""
+        """Write schedules, create their runs and post their messages. A schedule that somebody else has changed since it
+        was read stays as it is, none of its runs is created and no message posted; a run whose id is taken is left alone.
+        The names of those that were written."""
 
     # -- domain events
 

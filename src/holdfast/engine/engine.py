@@ -405,8 +405,8 @@ class Engine:
     def _tick(self) -> None:
         """Let schedules start what is due."""
         if self._try("starting what is scheduled", self.ticks.fire):
-            self.claims.stale = True
-            self._tell_peers(Topic.RUNS)
+            self.claims.stale = self.inbox.stale = True  # runs that go on may have been told to end
+            self._tell_peers(Topic.INBOX)
 
     def _read_inbox(self) -> None:
         for letter in self._try("reading inboxes", lambda: self.inbox.poll(self.me.worker)) or ():

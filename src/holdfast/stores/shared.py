@@ -530,6 +530,8 @@ class SqlStore(EventTables):
                 saved.append(row.name)
                 for run in change.runs:
                     self._insert_run(db, run)
+                for message in change.messages:
+                    self._insert_message(db, message)
         return saved
 
 
