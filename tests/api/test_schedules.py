@@ -635,7 +635,7 @@ def test_a_tick_cancels_the_run_that_goes_on(app: App) -> None:
         assert {(run.status, run.reason) for run in others} == {("CANCELLED", "the next run of schedule 'poll' begins")}
         assert len(others) == 2
         next_one = app.schedules.trigger("poll")
-        world.settle()
+        world.advance("1s")
         assert (last.status, next_one.status) == ("CANCELLED", "WAITING")
         app.schedules.pause("poll")
         world.advance("2h")

@@ -431,8 +431,8 @@ class Schedules:
             wanted = change(found[0] if found else None, client.store.now())
             if wanted is None or client.store.save_schedules([wanted]):
                 client.notifier.ring(Topic.SCHEDULES)
-                if wanted is not None and wanted.messages:
-                    client.notifier.ring(Topic.INBOX)
+                if wanted is not None and (wanted.runs or wanted.messages):
+                    client.notifier.ring(Topic.INBOX)  # which is about runs to be claimed, too
                 return wanted
 
     # -- the async edge
