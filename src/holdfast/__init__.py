@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from holdfast.api.handles import Run, RunPage
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
     from holdfast.api.remote import Remote
+    from holdfast.api.requests import Ask, Request, RequestDefinition, define_request
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
+    from holdfast.api.search import Prefix, Range
     from holdfast.api.selection import Acted, Selection
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
@@ -52,6 +54,9 @@ if TYPE_CHECKING:
         NeverAwaitedError,
         NondeterminismError,
         PayloadTooLargeError,
+        RequestError,
+        RequestPayloadError,
+        RequestRefusedError,
         ResourceError,
         RetryableError,
         RunCancelledError,
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
         ScheduleNotFoundError,
         StepError,
         StepTimeoutError,
+        StepTokenError,
         StoreBusyError,
         StoreError,
         StoreFullError,
@@ -100,6 +106,7 @@ __all__ = [
     "Acted",
     "App",
     "ArgumentError",
+    "Ask",
     "BlockingCallError",
     "Canvas",
     "Checkpoint",
@@ -130,7 +137,14 @@ __all__ = [
     "NeverAwaitedError",
     "NondeterminismError",
     "PayloadTooLargeError",
+    "Prefix",
+    "Range",
     "Remote",
+    "Request",
+    "RequestDefinition",
+    "RequestError",
+    "RequestPayloadError",
+    "RequestRefusedError",
     "Resource",
     "ResourceError",
     "RetryableError",
@@ -165,6 +179,7 @@ __all__ = [
     "StepLogs",
     "StepState",
     "StepTimeoutError",
+    "StepTokenError",
     "StoreBusyError",
     "StoreError",
     "StoreFullError",
@@ -186,6 +201,7 @@ __all__ = [
     "chain",
     "chord",
     "define_hook",
+    "define_request",
     "emit",
     "every",
     "group",
@@ -212,7 +228,9 @@ _HOMES = {
     "holdfast.api.handles": ["Run", "RunPage"],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
     "holdfast.api.remote": ["Remote"],
+    "holdfast.api.requests": ["Ask", "Request", "RequestDefinition", "define_request"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
+    "holdfast.api.search": ["Prefix", "Range"],
     "holdfast.api.selection": ["Acted", "Selection"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from holdfast.api.checks import (
+    check_data,
     check_flag,
     check_id,
     check_number,
@@ -52,6 +53,7 @@ class StartOptions:
     queue: str | None = None
     if_exists: IfExists = "return"
     on_parent_close: OnParentClose = "cancel"
+    data: Mapping[str, Any] | None = None
     expires: Duration | dt.datetime | None = None
     debounce: Duration | None = None
     at_most: Duration | None = None
@@ -78,6 +80,8 @@ class StartOptions:
             to_epoch(self.expires, "expires")
         else:
             timeout_of("expires", self.expires)
+        if self.data is not None:
+            check_data("data", self.data)
         self._check_debounce()
 
     def _check_debounce(self) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from holdfast.api.selection import Acted, Action, Selection
-from holdfast.cli.arguments import keyed_value
 from holdfast.cli.failures import usage
 from holdfast.cli.output import note, on_terminal, print_json, say
 from holdfast.cli.target import Target, run_ids
 from holdfast.durations import to_us
-from holdfast.ports import Status
+from holdfast.ports import DataSpan, RunQuery, Status
+from holdfast.views.filters import add_data_term
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,27 @@ class Filter:
         )
 
     def select(self, target: Target) -> Selection:
-        older_than = None
+        until = None
         if self.older_than is not None:
             try:
-                older_than = to_us(self.older_than) / 1_000_000
+                until = target.store.now() - to_us(self.older_than)
             except ValueError:
                 usage(f"--older-than {self.older_than!r}: give a length of time, such as 30m, 2h, 3d")
-        return target.app.select(
-            status=[*self.statuses],
+        equal: dict[str, str] = {}
+        spans: list[DataSpan] = []
+        for term in self.data:
+            if not add_data_term(term, target.app.codec.encode, equal, spans):
+                usage(f"--data {term!r}: give KEY=VALUE")
+        query = RunQuery(
+            statuses=[str(status) for status in self.statuses],
             workflow=self.workflow,
             parent=None if self.parent is None else target.find(self.parent).id,
-            older_than=older_than,
-            data=dict(keyed_value(each, "--data") for each in self.data),
+            until=until,
+            data=equal,
+            spans=spans,
             schedule=self.schedule,
         )
+        return Selection(target.app.client, query)
 
 
 def by_filter(function: Callable[..., None]) -> Callable[..., None]:
