@@ -634,6 +634,9 @@ class Store(Query, Protocol):
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
         run with a control message in its inbox stays until somebody has dealt with it."""
 
+    def named_blobs(self, keys: Sequence[str]) -> set[str]:
+        """Those of these blobs (and perhaps others) that anything in the store names, of whichever app."""
+
     def reset_times(self, ahead: int) -> int:
         """The clock was set back. Runs that wait for a time, and whose last event is further in the future than `ahead`,
         can be claimed at once: their owner will tell anew when they are due. How many there were."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import astuple
 
+from holdfast.codec.blobs import keys_in
 from holdfast.errors import Fenced, StoreBusyError, StoreSchemaError
 from holdfast.ports import (
     AHEAD,
@@ -46,7 +47,7 @@ from holdfast.stores.domain_events import EventTables
 from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
-PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
+PARTS = ("blobs", "history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
@@ -338,6 +339,12 @@ class SqlStore(AttemptTables, EventTables):
         rows = [(no, *astuple(record)) for no, records in histories for record in records]
         for statement in self.dialect.insert("history", HISTORY, rows):
             db.execute(*statement)
+        self._name_blobs(db, [(row[0], row[-1]) for row in rows])
+
+    def _name_blobs(self, db: Any, payloads: Iterable[tuple[int, bytes]]) -> None:
+        for no, payload in payloads:
+            for key in keys_in(payload):
+                db.execute(self._q["name_blob"], {"run": no, "key": key})
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         with self.write("commit", lasting=bool(changes)) as db:
@@ -497,6 +504,13 @@ class SqlStore(AttemptTables, EventTables):
             for table in PARTS:
                 db.execute(self._q["delete_parts"].replace("{table}", table), nos)
             db.execute(self._q["delete_runs"], nos)
+
+    def named_blobs(self, keys: Sequence[str]) -> set[str]:
+        with self.read() as db:
+            named = {key for (key,) in db.execute(self._q["named_blobs"], {"keys": self.dialect.array(keys)})}
+            for (body,) in db.execute(self._q["bodies"]):
+                named.update(keys_in(bytes(body)))
+        return named
 
     def reset_times(self, ahead: int) -> int:
         with self.write("reset_times") as db:
