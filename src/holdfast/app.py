@@ -39,6 +39,7 @@ from holdfast.api.selection import Selection
 from holdfast.api.telemetry import StoreTransport
 from holdfast.blocking import twin
 from holdfast.codec import Codec
+from holdfast.codec.blobs import store_mark, sweep
 from holdfast.core.definitions import DEFAULT_QUEUE, StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app, refuse_while_importing
@@ -380,11 +381,14 @@ class App(Registry):
     atrace = twin(trace)
 
     def gc(self, batch: int = 500) -> int:
-        """Delete runs whose time of retention has passed, in batches; how many there were."""
+        """Delete runs whose time of retention has passed, in batches, and blobs that no run has named for a day; how many
+        runs there were."""
         check_number("batch", batch, 1)
         total = 0
         while (gone := self.store.collect(batch)).runs or gone.events:
             total += gone.runs
+        if self.codec.blobs is not None:
+            sweep(self.codec.blobs, store_mark(self.store.secret()), self.store.named_blobs)
         return total
 
     agc = twin(gc)

@@ -687,7 +687,7 @@ class Client:
 
     def finish_step(self, token: str, result: object) -> None:
         found = self.check_step_token(token)
-        encoded = self.codec.encode(result, f"the result of step {found.step!r}")
+        encoded = self.codec.encode(result, f"the result of step {found.step!r}", apart=True)
         self._end_step(found, Raw(encoded), ev.NULL)
 
     def fail_step(self, token: str, error: BaseException | str) -> None:

@@ -220,6 +220,16 @@ SELECT number, cmd, attempt, ts, item FROM streams WHERE run = :no AND number > 
 SELECT r.id, a.body FROM attributes a {ordered_join} runs r ON r.no = a.run
 WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
 
+-- name: name_blob
+INSERT INTO blobs (run, key) VALUES (:run, :key) ON CONFLICT DO NOTHING;
+
+-- name: named_blobs
+SELECT DISTINCT key FROM blobs WHERE key {among keys};
+
+-- name: bodies
+-- What may name blobs, and is in no history yet.
+SELECT body FROM inbox UNION ALL SELECT spec FROM schedules;
+
 -- name: delete_parts
 DELETE FROM {table} WHERE run {numbered nos};
 
