@@ -95,8 +95,8 @@ class Record(msgspec.Struct, gc=False):
 
 
 class NewRun(msgspec.Struct, kw_only=True):
-    """A run to be created, with the beginning of its history. If the id of a child is taken, `if_taken` is posted. The
-    store sets `no` once it is created."""
+    """A run to be created, with the beginning of its history. `messages` are in its inbox from the beginning. If
+    the id of a child is taken, `if_taken` is posted. The store sets `no` once it is created."""
 
     id: str
     workflow: str
@@ -115,6 +115,7 @@ class NewRun(msgspec.Struct, kw_only=True):
     options: bytes = b"{}"
     base_seq: int = 1
     attributes: list[tuple[str, str, bytes]] = []
+    messages: list[Message] = []
     if_taken: Message | None = None
 
 
@@ -122,8 +123,9 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     """Something for a run's inbox. A run that is held (PAUSED, STUCK) is woken only by `control` messages;
     a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept, as long as that
     is in the inbox; with `once`, as long as the run is there. With `run_no` or `child_of` it is only for the run of that
-    number, or for a child of that run: an id may have been given to another run. If there is no such run, `if_gone` is
-    posted instead."""
+    number, or for a child of that run: an id may have been given to another run. If there is no such run, or with
+    `or_ended` if it takes nothing any more, `if_gone` is posted instead. A `request` is asked once, as long as its answer
+    is kept."""
 
     run_id: str
     kind: str
@@ -135,6 +137,8 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     run_no: int | None = None
     child_of: str | None = None
     if_gone: Message | None = None
+    or_ended: bool = False
+    request: str = ""
 
 
 class Posted(msgspec.Struct, gc=False):
@@ -153,12 +157,24 @@ class Letter(msgspec.Struct, gc=False):
     body: bytes
 
 
+Collision = Callable[["NewRun", RunRow], None]
+"""What is said of a new run whose id another one has: it raises if that must not be."""
+
 Farewell = Callable[[RunRow, list[Letter]], list[Message]]
 """Who is told what of a run that is deleted, with these messages unread."""
 
 
+class Answer(msgspec.Struct, gc=False):
+    """What a run has answered to a request, by the event of that number. The first one stands."""
+
+    request: str
+    seq: int
+    body: bytes
+
+
 class Change(msgspec.Struct, kw_only=True, gc=False):
-    """What one commit does to one run and because of it."""
+    """What one commit does to one run and because of it. Events before `forget_before`, and what they have answered, are
+    deleted."""
 
     no: int
     records: Sequence[Record] = ()
@@ -171,6 +187,69 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     streamed: Sequence[tuple[str, int, int, bytes]] = ()
     signals: Sequence[Emission | Subscription | Unsubscription] = ()
     news: Sequence[Emission] = ()
+    answers: Sequence[Answer] = ()
+    forget_before: int = 0
+    attempts: Sequence[NewAttempt] = ()
+    dropped_attempts: Sequence[str] = ()
+    withdrawn_attempts: Sequence[str] = ()
+
+
+class NewAttempt(msgspec.Struct, kw_only=True, gc=False):
+    """An attempt that a worker elsewhere is to execute: whoever serves its `queue`, those that are due first before the
+    others. `body` is all that the worker needs to know of it, which no store reads."""
+
+    token: str
+    cmd: str
+    step: str
+    number: int
+    queue: str
+    due: int
+    body: bytes
+
+
+class AttemptRow(msgspec.Struct, kw_only=True, gc=False):
+    """An attempt that waits since `due` for a worker, or that `worker` has claimed."""
+
+    token: str
+    run_no: int
+    cmd: str
+    step: str
+    number: int
+    queue: str
+    due: int
+    worker: str | None = None
+    claimed_at: int | None = None
+
+
+class ClaimedAttempt(msgspec.Struct, gc=False):
+    """An attempt that now belongs to the worker that claimed it."""
+
+    token: str
+    body: bytes
+
+
+class EndedAttempt(msgspec.Struct, gc=False):
+    """An attempt with its outcome, as a message to its run."""
+
+    token: str
+    message: Message
+
+
+class AttemptReport(msgspec.Struct, gc=False):
+    """What an attempt says on its way: its `checkpoint`, its `progress`."""
+
+    token: str
+    kind: str
+    body: bytes
+
+
+class QueueRow(msgspec.Struct, kw_only=True):
+    """How many attempts wait in a queue, and since when the first of them does; how many are claimed."""
+
+    queue: str
+    waiting: int
+    since: int | None
+    claimed: int
 
 
 class Emission(msgspec.Struct, kw_only=True, gc=False):
@@ -272,12 +351,13 @@ class Collected(msgspec.Struct, kw_only=True):
 
 class Claimed(msgspec.Struct):
     """A run that now belongs to the worker that claimed it, with its history from `base_seq` on. `is_first` says that
-    no worker had it before."""
+    no worker had it before. Each of its attempts elsewhere is in `attempts`, or its outcome in `letters`, or in both."""
 
     row: RunRow
     payloads: list[bytes]
     letters: list[Letter]
     is_first: bool = False
+    attempts: list[AttemptRow] = []
 
 
 class Committed(msgspec.Struct):
@@ -288,9 +368,16 @@ class Committed(msgspec.Struct):
     emitted: bool = False
 
 
+class WorkerKind(StrEnum):
+    """What a worker does: own runs and bring them forward, or only execute attempts of others' runs."""
+
+    ENGINE = "engine"
+    EXECUTOR = "executor"
+
+
 class WorkerRow(msgspec.Struct, kw_only=True):
-    """A worker: what its code knows by `names`, and the schedules that its code declares. `damage` says what of it could
-    not be read."""
+    """A worker: what its code knows by `names`, the schedules that its code declares, and the `queues` whose attempts it
+    executes, of these `steps`. `damage` says what of it could not be read."""
 
     id: str
     app: str
@@ -298,6 +385,9 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     pid: int
     build: str
     names: list[str]
+    kind: str = WorkerKind.ENGINE
+    queues: list[str] = []
+    steps: list[str] = []
     schedules: list[str] = []
     address: str = ""
     started_at: int = 0
@@ -305,9 +395,22 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     damage: str = ""
 
 
+class DataSpan(msgspec.Struct, kw_only=True, frozen=True):
+    """Runs whose data under `key` lies between two values, as `codec.ordering` writes them: from `low` on (`above`: not that
+    one itself), to before `high` (`upto`: that one included). One of `others` is as good."""
+
+    key: str
+    low: str
+    high: str
+    above: bool = False
+    upto: bool = False
+    others: tuple[DataSpan, ...] = ()
+
+
 class RunQuery(msgspec.Struct, kw_only=True):
     """A page of runs, newest first. `after` is the `no` of the last one of the page before. A `workflow` that ends in
-    `*` is the beginning of a name; `since` and `until` are about when a run was created."""
+    `*` is the beginning of a name; `since` and `until` are about when a run was created.
+    Of `data` runs have published what equals these encoded values, and what lies in `spans`."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
@@ -315,6 +418,7 @@ class RunQuery(msgspec.Struct, kw_only=True):
     since: int | None = None
     until: int | None = None
     data: dict[str, str] = {}
+    spans: Sequence[DataSpan] = ()
     prefix: str | None = None
     owner: str | None = None
     schedule: str | None = None
@@ -401,6 +505,9 @@ class Query(Protocol):
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         """What is kept beside the run's history under `key`, by value."""
 
+    def answer(self, run_id: str, request: str) -> bytes | None:
+        """What the run has answered to a request, None if nothing so far."""
+
     def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
         """What a run has streamed after item number `after`, in order."""
 
@@ -409,6 +516,12 @@ class Query(Protocol):
 
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         """Runs that wait for a hook of that key: (run id, hook name)."""
+
+    def attempts(self, run_id: str) -> list[AttemptRow]:
+        """The attempts of a run that workers elsewhere execute, or are to."""
+
+    def queues(self) -> list[QueueRow]:
+        """What there is in the queues of the app, by name."""
 
     # -- schedules and domain events
 
@@ -479,6 +592,14 @@ class Store(Query, Protocol):
         """Create a run. If its id is taken nothing happens and the run that has it is returned, unless it has
         ended and `replace` says to delete it first."""
 
+    def create_all(self, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        """Create runs, all or none; for each None, or the run that has its id already and stays as it is. Of those
+        `collision` is told first: if it raises nothing is created. It must do nothing else."""
+
+    def put_off(self, no: int, run: NewRun) -> bool:
+        """Give a run that nobody has taken up the input and the time of `run`; False, with nothing done, if somebody has,
+        or if it is held or gone."""
+
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs. The signals of a
         change take effect in their order; its news become domain events if there is a subscription to their name.
@@ -487,7 +608,8 @@ class Store(Query, Protocol):
         owns it, its workflow is one of `names`, and either `wake_at` is past or a message waits for it (runs that
         are held or to begin later: a control message). If the id of a child is taken, its `if_taken` is posted
         instead; messages to runs that have ended are dropped, except `late` ones, and so are those to runs that don't exist,
-        except for their `if_gone`."""
+        except for their `if_gone`. Attempts that are `dropped` are gone, whoever has claimed them; those that are
+        `withdrawn` only if nobody has."""
 
     def settle(self, worker_id: str) -> None:
         """After a `commit` of that worker whose fate is unknown: what is read once this has returned shows whether it
@@ -500,6 +622,9 @@ class Store(Query, Protocol):
         """Put a message into a run's inbox. Nothing is put into the inbox of a run that has ended, unless the message is
         `late`, nor a copy of one with the same `dedupe`."""
 
+    def post_all(self, messages: Sequence[Message]) -> list[Posted]:
+        """`post` for each of them, all or none."""
+
     def streamed(self, run_id: str) -> dict[str, int]:
         """The last attempt of which something was streamed, by command."""
 
@@ -507,6 +632,9 @@ class Store(Query, Protocol):
         """Delete a run that has ended or is held, with everything that belongs to it. Returns the status it had,
         None if there is no such run (of the number `no`, if that is given); a run with any other status is not deleted.
         `farewell` says what is posted to others in the same transaction, and must do nothing else."""
+
+    def delete_all(self, runs: Sequence[tuple[str, int]], farewell: Farewell | None = None) -> int:
+        """`delete` for each id and number, in one transaction; how many are gone by it."""
 
     def collect(self, limit: int) -> Collected:
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
@@ -524,6 +652,39 @@ class Store(Query, Protocol):
 
     def set_aside(self, no: int, reason: str, stuck: str, news: Emission | None = None) -> bool:
         """Mark an unowned run STUCK, if it is still unowned."""
+
+    # -- attempts elsewhere
+
+    def claim_attempts(
+        self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
+    ) -> list[ClaimedAttempt]:
+        """Make up to `limit` attempts of these steps in these queues the worker's own. Each belongs to one worker at a
+        time. It survives the machine: nobody else executes what is claimed. Raises Fenced if the worker has been
+        declared dead."""
+
+    def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
+        """The same for one that somebody was told of; None if it is gone, or claimed already."""
+
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+        """Of each attempt that belongs to that worker, delete the row and put the message into its run's inbox; those
+        for which that was done. An attempt has one outcome: it was cancelled, or others have taken it over, if it is
+        not among them. Nothing is put into the inbox of a run that has ended. The worker itself may be gone."""
+
+    def release_attempts(self, worker_id: str, tokens: Sequence[str]) -> None:
+        """Give back attempts that were claimed and have not begun: others may claim them."""
+
+    def report_attempts(self, worker_id: str, reports: Sequence[AttemptReport]) -> None:
+        """Keep what attempts of that worker say on their way as attributes of their runs, under the command of each. Of
+        those that it no longer has nothing is kept."""
+
+    def held_attempts(self, worker_id: str) -> set[str]:
+        """The attempts that belong to the worker. One that it had, and which is not among them, is not wanted."""
+
+    def lost_attempts(self, limit: int) -> list[AttemptRow]:
+        """Attempts whose worker is gone, by token."""
+
+    def unclaimed(self, queues: Sequence[str], before: int, limit: int) -> list[AttemptRow]:
+        """Attempts in these queues that nobody has claimed although they were due before `before`, oldest first."""
 
     # -- schedules
 
@@ -560,14 +721,16 @@ class Store(Query, Protocol):
 
 
 class Topic(StrEnum):
-    """What a hint is about, so that an engine asks only for that: runs to be claimed, messages to runs, domain events,
-    schedules."""
+    """What a hint is about, so that a worker asks only for that: runs to be claimed, messages to runs, domain events,
+    schedules, attempts to be claimed, attempts that are not wanted any more."""
 
     EVERYTHING = "*"
     RUNS = "runs"
     INBOX = "inbox"
     EVENTS = "events"
     SCHEDULES = "schedules"
+    ATTEMPTS = "attempts"
+    DROPPED = "dropped"
 
 
 class Notifier(Protocol):
@@ -619,11 +782,13 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     checkpoint: bytes | None = None
     streams_as: int = 0
     company: int = 0
+    at_most_once: bool = False
 
 
 class Outcome(msgspec.Struct, kw_only=True):
     """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
-    others. `logs` is what is to be kept of what it has logged, encoded."""
+    others. `handed_over` means that somebody else will tell it. `logs` is what is to be kept of what it has logged,
+    encoded."""
 
     attempt: Attempt
     started: int
@@ -632,6 +797,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     encoded_error: bytes | None = None
     cancelled: bool = False
     lost: bool = False
+    handed_over: bool = False
     company: int = 0
     data: dict[str, Any] = {}
     emitted: list[tuple[str, str, bytes]] = []

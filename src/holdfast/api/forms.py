@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.api.hooks import model_of
+from holdfast.api.models import Models
 
 
-def hook_schema(name: str) -> dict[str, Any] | None:
+def hook_schema(models: Models, name: str) -> dict[str, Any] | None:
     """None for a hook that takes anything, or a type that no schema tells."""
-    model = model_of(name)
+    model = models.find(name)
     if model is None:
         return None
     own = getattr(model, "model_json_schema", None)  # pydantic

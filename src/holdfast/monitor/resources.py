@@ -154,7 +154,7 @@ class Resources:
         steps = facts["steps"]
         facts["steps"] = steps[:STEPS_SHOWN]
         for hook in facts["hooks"]:
-            hook["schema"] = hook_schema(hook["name"])
+            hook["schema"] = hook_schema(self.app.hook_models, hook["name"])
         return {
             **facts,
             "now": iso(now),
@@ -394,7 +394,7 @@ class Resources:
                 found.append(
                     {
                         **said, "run_id": row.id, "workflow": row.workflow, "since": iso(hook.opened_at),
-                        "until": iso(hook.expires), "schema": hook_schema(hook.name),
+                        "until": iso(hook.expires), "schema": hook_schema(self.app.hook_models, hook.name),
                     }
                 )  # fmt: skip
         return {"hooks": found, "now": iso(now), "left_out": max(0, len(waiting) - HOOKS_SHOWN)}

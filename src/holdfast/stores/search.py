@@ -8,12 +8,12 @@ it fits many, the newest runs are looked at until there are enough.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from holdfast.codec.ordering import EXACT, LAST_CHARACTER, order_key
 from holdfast.ports import RunQuery, Status
 
 VALUE_LIMIT = 200
-LAST_CHARACTER = "\U0010ffff"
 LAST_NUMBER = 2**63 - 1
 FEW, FEW_IDS = 2_000, 20_000
 MANY_NAMES = 50
@@ -27,6 +27,15 @@ Ask = Callable[[str, dict[str, Any]], list[Any]]
 """The first column of what a statement finds; the statement is one of those by name, or a text of its own."""
 
 
+class _Place(NamedTuple):
+    """Where a value is looked for: the one at `low`, or those between two."""
+
+    values: dict[str, str]
+    body: bytes | None = None
+    low: str = "="
+    high: str = ""
+
+
 class Search:
     """The conditions of a query, and the one that leads to few runs, if there is one."""
 
@@ -37,6 +46,7 @@ class Search:
         self._where = ["app = :app"]
         self.parameters: dict[str, Any] = {"app": app, "limit": query.limit}
         self._leads = False
+        self._attributes = 0
         self._by_family()
         self._by_attributes()
         self._by_id()
@@ -77,21 +87,50 @@ class Search:
             self._follow()
 
     def _by_attributes(self) -> None:
-        wanted: list[tuple[str, str, bytes | None]] = []
+        """By what runs are kept under. Older versions wrote the encoded value itself, newer ones a text that sorts as it."""
         if self._query.schedule is not None:
-            wanted.append(("schedule", self._query.schedule, None))
-        wanted += [(f"data.{key}", value[:VALUE_LIMIT], value.encode()) for key, value in self._query.data.items()]
-        for i, (key, value, body) in enumerate(wanted):
-            same, parameters = f"key = :key{i} AND value = :value{i}", {f"key{i}": key, f"value{i}": value}
-            few = self._are_few(f"attributes WHERE {same}", parameters, FEW)
-            if body is not None:
-                same += f" AND body = :body{i}"
-                self.parameters[f"body{i}"] = body
-            if few:
-                self._add(f"no IN (SELECT run FROM attributes WHERE {same})", **parameters)
-                self._follow()
-            else:
-                self._add(f"EXISTS (SELECT 1 FROM attributes a WHERE a.run = runs.no AND {same})", **parameters)
+            self._by_attribute("schedule", [_Place({"low": self._query.schedule})])
+        for key, value in self._query.data.items():
+            order, body = order_key(value.encode()), value.encode()
+            exact = order[0] in EXACT and len(order) < VALUE_LIMIT
+            self._by_attribute(
+                f"data.{key}",
+                [
+                    _Place({"low": order[:VALUE_LIMIT]}, None if exact else body),
+                    _Place({"low": value[:VALUE_LIMIT]}, body),
+                ],
+            )
+        for span in self._query.spans:
+            places = []
+            for one in (span, *span.others):
+                bounds = {"low": one.low[:VALUE_LIMIT], "high": one.high[: VALUE_LIMIT + 1]}
+                places.append(_Place(bounds, None, ">" if one.above else ">=", "<=" if one.upto else "<"))
+            self._by_attribute(f"data.{span.key}", places)
+
+    def _by_attribute(self, key: str, places: list[_Place]) -> None:
+        """Runs with `key` at one of these places."""
+        n = self._attributes = self._attributes + 1
+        parameters: dict[str, Any] = {f"key{n}": key}
+        found, exactly = [], []
+        for j, place in enumerate(places):
+            condition = f"key = :key{n} AND value {place.low} :low{n}_{j}"
+            parameters[f"low{n}_{j}"] = place.values["low"]
+            if place.high:
+                condition += f" AND value {place.high} :high{n}_{j}"
+                parameters[f"high{n}_{j}"] = place.values["high"]
+            found.append(condition)
+            if place.body is not None:
+                condition += f" AND body = :body{n}_{j}"
+                self.parameters[f"body{n}_{j}"] = place.body
+            exactly.append(condition)
+        inside = " UNION ALL ".join(f"SELECT 1 FROM attributes WHERE {each}" for each in found)
+        if self._are_few(f"({inside}) those", parameters, FEW):
+            those = " UNION ALL ".join(f"SELECT run FROM attributes WHERE {each}" for each in exactly)
+            self._add(f"no IN ({those})", **parameters)
+            self._follow()
+        else:
+            those = " OR ".join(f"({each})" for each in exactly)
+            self._add(f"EXISTS (SELECT 1 FROM attributes a WHERE a.run = runs.no AND ({those}))", **parameters)
 
     def _by_id(self) -> None:
         if not self._query.prefix:
