@@ -34,7 +34,7 @@ export function BulkDialog({ name, ids, filter, fingerprint, count, close, done 
   const [found, setFound] = useState(/** @type {any} */ (known));
   const [problem, setProblem] = useState("");
   const [reason, setReason] = useState("");
-  const [progress, setProgress] = useState(/** @type {{done: number, refused: Record<string, string>} | null} */ (null));
+  const [progress, setProgress] = useState(/** @type {{done: number, skipped: number} | null} */ (null));
   const stopped = useRef(false);
   useEffect(() => {
     if (known) return undefined;
@@ -46,7 +46,7 @@ export function BulkDialog({ name, ids, filter, fingerprint, count, close, done 
   /** @param {any} event */
   async function submit(event) {
     event.preventDefault();
-    let sum = { done: 0, refused: /** @type {Record<string, string>} */ ({}) };
+    let sum = { done: 0, skipped: 0 };
     let after = null;
     setProgress(sum);
     setProblem("");
@@ -54,7 +54,7 @@ export function BulkDialog({ name, ids, filter, fingerprint, count, close, done 
       do {
         const order = ids ? { ids, reason } : fingerprint ? { q: filter, fingerprint, reason } : { q: filter, upto: found.upto, after, reason };
         const batch = await actOnMany(name, order);
-        sum = { done: sum.done + batch.done, refused: { ...sum.refused, ...batch.refused } };
+        sum = { done: sum.done + batch.done, skipped: sum.skipped + batch.skipped };
         after = batch.after;
         setProgress(sum);
       } while (after !== null && !stopped.current);
@@ -62,8 +62,7 @@ export function BulkDialog({ name, ids, filter, fingerprint, count, close, done 
       setProblem(/** @type {Error} */ (error).message);
       return;
     }
-    const refused = Object.entries(sum.refused);
-    tell(`${sum.done} ${sum.done === 1 ? "run is" : "runs are"} asked to be ${words.verb}.${refused.length ? ` ${refused.length} refused: ${refused[0][1]}` : ""}`, refused.length > 0);
+    tell(`${sum.done} ${sum.done === 1 ? "run is" : "runs are"} ${name === "delete" ? "" : "asked to be "}${words.verb}.${sum.skipped ? ` It no longer applies to ${sum.skipped} others.` : ""}`);
     done();
   }
 
