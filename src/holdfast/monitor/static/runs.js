@@ -43,7 +43,14 @@ export function Runs() {
   const { data, error } = useLive("runs", asked, { what: "runs", ...asked });
   const [shown, setShown] = useState(/** @type {any[]} */ ([]));
   const [fresh, setFresh] = useState(/** @type {any[] | null} */ (null));
-  const [at, setAt] = useState(-1);
+  const [at, setShownAt] = useState(-1);
+  // Keys come faster than the page is drawn.
+  const place = useRef(-1);
+  /** @param {number} to */
+  function setAt(to) {
+    place.current = to;
+    setShownAt(to);
+  }
   const over = useRef(false);
   const [picked, setPicked] = useState(/** @type {Set<string>} */ (new Set()));
   const key = `${filter}|${after}`;
@@ -67,9 +74,11 @@ export function Runs() {
   useEffect(() => { setAt(-1); setPicked(new Set()); }, [key]);
   /** @param {string} id */
   function pick(id) {
-    const next = new Set(picked);
-    if (!next.delete(id)) next.add(id);
-    setPicked(next);
+    setPicked((old) => {
+      const next = new Set(old);
+      if (!next.delete(id)) next.add(id);
+      return next;
+    });
   }
 
   useEffect(() => {
@@ -78,13 +87,13 @@ export function Runs() {
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
       if (/** @type {HTMLElement} */ (event.target).closest("input, textarea, select")) return;
       if (event.key === "j" || event.key === "k") {
-        const to = Math.min(Math.max(at + (event.key === "j" ? 1 : -1), 0), shown.length - 1);
+        const to = Math.min(Math.max(place.current + (event.key === "j" ? 1 : -1), 0), shown.length - 1);
         setAt(to);
         const row = /** @type {HTMLElement | null} */ (document.querySelectorAll("tbody tr")[to]);
         row?.scrollIntoView({ block: "nearest" });
         row?.querySelector("a")?.focus({ preventScroll: true });
-      } else if (event.key === "x" && shown[at]) {
-        pick(shown[at].id);
+      } else if (event.key === "x" && shown[place.current]) {
+        pick(shown[place.current].id);
       } else if (event.key === "n" && data?.after) {
         go(address({ after: String(data.after) }));
       } else if (event.key === "p" && after) {

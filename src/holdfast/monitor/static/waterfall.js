@@ -113,7 +113,7 @@ function LaneRow({ lane, members, scale, start, until: last, end, ticks, chosen,
   const took = spans.length ? length((until - first) / 1e6) : "";
   const name = members.length ? `${lane.name} × ${members.length}` : lane.key && lane.kind !== "hook" ? lane.key : lane.name;
   const state = members.length ? summaryOf(members) : lane.state;
-  const said = [name, members.length ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, attempts > 1 ? `attempt ${attempts}` : "", took].filter(Boolean).join(", ");
+  const said = [attempts > 1 ? `${name} ×${attempts}` : name, members.length ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, took].filter(Boolean).join(", ");
   return html`<li class=${`lane ${lane.kind} ${chosen ? "chosen" : ""}`}>
     <button class="name" onClick=${press} aria-label=${said} aria-expanded=${members.length ? open : undefined} disabled=${!members.length && lane.kind !== "step" && lane.kind !== "child"}>
       ${members.length ? html`<span class="fold" aria-hidden="true">${open ? "▾" : "▸"}</span>`
