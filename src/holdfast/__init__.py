@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
     from holdfast.core.context import StepAttempt
+    from holdfast.core.limits import Limit
     from holdfast.core.resources import Resource, use
     from holdfast.default_app import step, workflow
     from holdfast.errors import (
@@ -122,6 +123,7 @@ __all__ = [
     "HookNotFoundError",
     "HookPayloadError",
     "HookTokenError",
+    "Limit",
     "LogLine",
     "MemberError",
     "NeverAwaitedError",
@@ -212,6 +214,7 @@ _HOMES = {
     "holdfast.app": ["App"],
     "holdfast.codec": ["Codec"],
     "holdfast.core.context": ["StepAttempt"],
+    "holdfast.core.limits": ["Limit"],
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.compose.saga": ["Saga", "saga"],
     "holdfast.compose.dag": ["Dag"],

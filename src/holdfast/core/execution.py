@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -43,6 +44,9 @@ def drop_tracebacks(error: BaseException | None) -> None:
         seen.add(id(error))
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
+
+
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 def _nothing(context: dict[str, Any]) -> None:
@@ -199,12 +203,14 @@ class Execution(Asking):
         timer = loop.next_due() if loop is not None and loop.timers else None
         return None if timer is None else timer.due - self.ahead
 
-    def waiting_for(self) -> str:
-        """Why nothing happens, in words; empty while a step is to be executed now."""
-        if any(not step.command.not_before for step in self.steps.values()):
+    def waiting_for(self, in_line: Mapping[str, str] = NOBODY) -> str:
+        """Why nothing happens, in words; empty while a step is to be executed now. `in_line` says what commands wait for
+        that could be executed."""
+        if any(not step.command.not_before and cmd not in in_line for cmd, step in self.steps.items()):
             return ""
         reasons = [
-            f"retry of step {step.command.name!r} (attempt {step.command.attempt})" for step in self.steps.values()
+            in_line.get(cmd) or f"retry of step {step.command.name!r} (attempt {step.command.attempt})"
+            for cmd, step in self.steps.items()
         ]
         reasons += map(str, self.hooks.values())
         reasons += [f"child {child.child_id!r}" for child in self.children.values() if child.waited]

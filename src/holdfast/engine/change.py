@@ -9,17 +9,19 @@ import msgspec
 
 from holdfast.core import events as ev
 from holdfast.engine.records import to_record
-from holdfast.ports import Change, Emission, Message, NewRun, Record, Subscription, Unsubscription
+from holdfast.ports import Ask, Change, Emission, Message, NewRun, Record, Subscription, Unsubscription
 
-_RARE = ("consumed", "children", "messages", "attributes", "dropped_attributes", "streamed", "signals", "news")
+_RARE = (
+    "consumed", "children", "messages", "attributes", "dropped_attributes", "streamed", "signals", "news", "asks", "gives_back",
+)  # fmt: skip
 
 
 class PendingChange:
     """Gathers it. `last_committed` is the number of the last event that is known to be in the store."""
 
     __slots__ = (
-        "attributes", "children", "columns", "consumed", "dropped_attributes", "last_committed", "messages", "news", "no",
-        "records", "signals", "streamed",
+        "asks", "attributes", "children", "columns", "consumed", "dropped_attributes", "gives_back", "keeps", "last_committed",
+        "messages", "news", "no", "records", "signals", "streamed",
     )  # fmt: skip
 
     def __init__(self, no: int, last_committed: int) -> None:
@@ -39,6 +41,9 @@ class PendingChange:
         self.streamed: list[tuple[str, int, int, bytes]] = []
         self.signals: list[Emission | Subscription | Unsubscription] = []
         self.news: list[Emission] = []
+        self.asks: list[Ask] = []
+        self.gives_back: list[str] = []
+        self.keeps: list[str] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.records or self.columns) or self._has_rare()
@@ -46,8 +51,8 @@ class PendingChange:
     def _has_rare(self) -> bool:
         return bool(
             self.consumed or self.messages or self.attributes or self.children or self.dropped_attributes
-            or self.streamed or self.signals or self.news
-        )  # fmt: skip
+            or self.streamed or self.signals or self.news or self.asks or self.gives_back
+        ) or self.keeps is not None  # fmt: skip
 
     def take(self) -> Change:
         """What there is, and begin anew."""
@@ -57,6 +62,8 @@ class PendingChange:
             if gathered := getattr(self, name):
                 setattr(change, name, gathered)
                 setattr(self, name, [])
+        if self.keeps is not None:
+            change.keeps, self.keeps = self.keeps, None
         return change
 
     def put_back(self, change: Change) -> None:
@@ -64,6 +71,7 @@ class PendingChange:
         self.records, self.columns = list(change.records), dict(change.columns)
         for name in _RARE:
             setattr(self, name, list(getattr(change, name)))
+        self.keeps = None if change.keeps is None else list(change.keeps)
 
     def append(self, event: ev.Event) -> None:
         """Append to the history, behind all that is to be committed."""

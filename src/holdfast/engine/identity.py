@@ -16,3 +16,9 @@ class Identity(msgspec.Struct):
     peers: frozenset[str] = frozenset()
     looks: int = 0
     isolates: bool = True
+    asked: int = 0  # how often it has asked for slots
+
+    def next_token(self) -> str:
+        """No worker asks for two slots under the same one."""
+        self.asked += 1
+        return f"{self.worker}.{self.asked}"

@@ -21,6 +21,7 @@ from holdfast.core.registry import Definitions
 from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
 from holdfast.engine.identity import Identity
+from holdfast.engine.limits import Slots
 from holdfast.engine.records import OutcomeLetter, emitted_by
 from holdfast.errors import TransformError, UnknownNameError, ValueCodecError, WorkerLostError
 from holdfast.ports import Attempt, Clock, Outcome, RunRow
@@ -124,7 +125,10 @@ class Suspicion:
 class StepBook:
     """What is under way, waits to be handed over, or to be tried again."""
 
-    def __init__(self, row: RunRow, app: Definitions, me: Identity, clock: Clock, change: PendingChange) -> None:
+    def __init__(
+        self, row: RunRow, app: Definitions, me: Identity, clock: Clock, change: PendingChange, slots: Slots
+    ) -> None:
+        self.slots = slots
         self._row = row
         self._app = app
         self._me = me
@@ -175,9 +179,31 @@ class StepBook:
                     self.suspicion.spare(command.cmd)
                 yield from self._count_loss(command, now, 0)
                 return
+            if not self._may_begin(command):
+                return
             yield ev.StepStarted(**self._about(command, now))
             self.suspicion.announced_here[command.cmd] = command
+        elif not self._may_begin(command):
+            return
         self.to_schedule[command.cmd] = command
+
+    def _may_begin(self, command: co.ScheduleStep) -> bool:
+        """Whether it has the slots of its limits, if it is under any; else it waits for them, and nothing is in memory."""
+        try:
+            definition = self._app.find_step(command.name)
+        except UnknownNameError:  # whoever hands it over finds that out, and sets the run aside
+            return True
+        if not definition.limits and command.cmd not in self.slots:
+            return True
+        slot = self.slots.get(command.cmd)
+        if (
+            slot is not None
+            and slot.is_from_before
+            and self.cautious
+            and any(each.limit.rate for each in definition.limits)
+        ):
+            self.slots.give_back(command.cmd)  # it may have begun already: once more counts once more
+        return self.slots.has(command.cmd, definition, command.args if command.resolve is None else command.resolve)
 
     def schedule_later(self, command: co.ScheduleStep, now: int) -> None:
         heapq.heappush(self.retries, (max(command.not_before, now), command.cmd))
@@ -207,6 +233,8 @@ class StepBook:
     def drop(self, cmd: str) -> None:
         """Nobody wants its outcome any more."""
         self.to_schedule.pop(cmd, None)
+        if self.slots:
+            self.slots.give_back(cmd)
         attempt = self.inflight.pop(cmd, None)
         if attempt is not None:
             self.to_cancel.append(attempt)
@@ -275,6 +303,8 @@ class StepBook:
         if self._reported:
             self._forget_reports(command.cmd, has_ended=ended.error is None)
         command.attempt = ended.number
+        if self.slots and not ended.lost:
+            self.slots.give_back(command.cmd)
         if ended.lost:
             if ended.company:
                 self.suspicion.lost_in_company(command.cmd, ended.company)
@@ -326,6 +356,8 @@ class StepBook:
         yield ev.StepLost(**self._about(command, now), started=started, company=company)
         problem = self._why_not_again(command)
         if problem:
+            if self.slots:
+                self.slots.give_back(command.cmd)
             error = WorkerLostError(f"step {command.name!r} of run {self._row.id} {problem}")
             yield self._failure(command, now, started, Raw(self._app.codec.encode_error(error)), error)
         else:

@@ -46,7 +46,7 @@ from holdfast.ports import (
 from holdfast.stores.arrays import adapt
 from holdfast.stores.postgres_life import LifeLock, ServerClock
 from holdfast.stores.postgres_sql import POSTGRES, children_of, commit_of, creation_of, goes_alone, messages_of
-from holdfast.stores.shared import SqlStore
+from holdfast.stores.shared import SqlStore, is_about_limits
 
 POOL = 10
 PATIENCE = 10.0
@@ -251,7 +251,9 @@ class PostgresStore(SqlStore):
             return bool(counts.get("news"))
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
-        if not (claim or alone or any(change.children or change.signals or change.streamed for change in changes)):
+        limits = any(map(is_about_limits, changes))
+        more = any(change.children or change.signals or change.streamed for change in changes)
+        if not (claim or alone or limits or more):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -266,8 +268,9 @@ class PostgresStore(SqlStore):
             for change in changes:
                 self._signal(db, change)
                 self._stream(db, change)
+            freed = self._change_slots(db, changes) if limits else []
             claimed: list[Claimed] = self._claim(db, worker_id, claim, names) if claim else []
-        return Committed(claimed, emitted)
+        return Committed(claimed, emitted, freed)
 
     def _add_children(self, db: Any, changes: Sequence[Change]) -> None:
         """Children, then messages: some of those may be for them."""
@@ -370,6 +373,6 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name in (
     "register", "learn", "unregister", "bury", "create", "commit", "post", "delete", "collect", "set_aside",
-    "save_schedules", "emit", "deliver",
+    "save_schedules", "emit", "deliver", "declare_limits", "serve",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

@@ -20,7 +20,7 @@ from holdfast.stores.dialect import Dialect
 COLUMNS = (
     "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
     "end_seq", "priority", "parent_id", "parent_cmd", "root_id", "correlation", "build", "durable", "options",
-    "fingerprint", "created_at", "started_at", "finished_at", "expires_at",
+    "fingerprint", "created_at", "started_at", "finished_at", "expires_at", "limited",
 )  # fmt: skip
 EVENT_COLUMNS = ("no", "app", "id", "name", "key", "payload", "correlation", "run_id", "cmd", "quiet", "ts")
 IS_ACTIVE = "EXISTS (SELECT 1 FROM runs r WHERE r.app = s.app AND r.id = s.active AND r.finished_at IS NULL)"
@@ -65,7 +65,9 @@ def damage_of(**columns: tuple[Any, type[str] | type[int]]) -> str:
 def read_queries(dialect: Dialect) -> dict[str, str]:
     """All queries by name, in the words of one database."""
     folder = resources.files("holdfast.stores").joinpath("sql")
-    text = "".join(folder.joinpath(name).read_text() for name in ("queries.sql", "domain_events.sql", *dialect.files))
+    text = "".join(
+        folder.joinpath(name).read_text() for name in ("queries.sql", "domain_events.sql", "limits.sql", *dialect.files)
+    )
     text = text.replace("{columns}", ", ".join(COLUMNS))
     text = text.replace("{schedule}", SCHEDULE).replace("{is_active}", IS_ACTIVE)
     text = text.replace("{event}", ", ".join(f"e.{name}" for name in EVENT_COLUMNS))

@@ -41,10 +41,11 @@ from holdfast.ports import (
 )
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
+from holdfast.stores.limits import LimitTables
 from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
-PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
+PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "slots")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
@@ -65,7 +66,7 @@ class LifeLockLike(Protocol):
     def clear(self) -> None: ...
 
 
-class SqlStore(EventTables):
+class SqlStore(EventTables, LimitTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
@@ -294,8 +295,9 @@ class SqlStore(EventTables):
             for change in changes:
                 if has_more_than_history(change):
                     self._apply(db, change)
+            freed = self._change_slots(db, changes) if any(map(is_about_limits, changes)) else []
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
-            return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted)
+            return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted, freed)
 
     def settle(self, worker_id: str) -> None:
         return None  # a transaction of another connection can't outlive that connection here
@@ -343,6 +345,9 @@ class SqlStore(EventTables):
             claimed[no].payloads.append(payload)
         for letter in db.execute(self._q["letters_of_runs"], {"nos": nos}):
             claimed[letter[1]].letters.append(Letter(*letter))
+        limited = [row.no for row in rows if row.limited]
+        for no, slots in self._slots(db, limited).items() if limited else ():
+            claimed[no].slots = slots
         return list(claimed.values())
 
     def letters(self, worker_id: str) -> list[Letter]:
@@ -353,7 +358,9 @@ class SqlStore(EventTables):
         with self.write("post") as db:
             kept = self._insert_message(db, message)
             row = self._addressed(db, message)
-            return Posted(row[1] if row is not None else None, kept)
+            held = bool(message.frees) and row is not None and row[1] in (Status.PAUSED, Status.STUCK)
+            freed = self._free(db, row[0], message.frees) if held else []
+            return Posted(row[1] if row is not None else None, kept, freed)
 
     def _insert_message(self, db: Any, message: Message) -> bool:
         """Whether it was put into the inbox."""
@@ -491,6 +498,10 @@ def has_more_than_history(change: Change) -> bool:
         change.consumed or change.children or change.messages or change.signals or change.dropped_attributes
         or change.attributes or change.streamed
     )  # fmt: skip
+
+
+def is_about_limits(change: Change) -> bool:
+    return bool(change.asks or change.gives_back) or change.keeps is not None
 
 
 def updates_of(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:

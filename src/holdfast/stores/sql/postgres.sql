@@ -63,3 +63,19 @@ SELECT (SELECT extract(epoch FROM clock_timestamp() - greatest(at, pg_postmaster
 -- name: dead_messages
 -- Messages to runs that were deleted while these were under way.
 DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);
+
+-- name: newcomers
+-- Whoever leaves its line just now has its row locked, and is left out: it would have to be waited for.
+SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
+       s.asked_at, r.owner
+FROM slots s JOIN runs r ON r.no = s.run
+WHERE s.app = :app AND s.lim = :name AND s.granted = 0 AND s.turn = 0 ORDER BY s.no LIMIT :limit
+FOR UPDATE OF s SKIP LOCKED;
+
+-- name: heads
+SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
+       s.asked_at, r.owner
+FROM slots s JOIN runs r ON r.no = s.run
+WHERE s.app = :app AND s.lim = :name AND s.key = :key AND s.granted = 0 AND s.turn > 0 AND s.evicted = 0
+ORDER BY s.turn, s.no LIMIT :limit
+FOR UPDATE OF s SKIP LOCKED;
