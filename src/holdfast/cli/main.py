@@ -46,6 +46,7 @@ COMMANDS = {
     "emit": Entry("events:emit", "Emit a domain event; prints its id."),
     "runs": Entry("", "Look at runs and act on them.", commands=RUNS),
     "schedules": Entry("", "Look at schedules and act on them.", commands=SCHEDULES),
+    "limits": Entry("limits:limits", "Limits: how much of each is in use, and how many wait."),
     "monitor": Entry("monitor:monitor", "Pages that show runs and act on them, in a browser."),
     "gc": Entry("upkeep:gc", "Delete runs whose time of retention has passed."),
     "config": Entry("config:config", "Each setting, and where it comes from."),

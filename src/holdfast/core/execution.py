@@ -209,9 +209,11 @@ class Execution(Asking):
         if any(not step.command.not_before and cmd not in in_line for cmd, step in self.steps.items()):
             return ""
         reasons = [
-            in_line.get(cmd) or f"retry of step {step.command.name!r} (attempt {step.command.attempt})"
+            f"retry of step {step.command.name!r} (attempt {step.command.attempt})"
             for cmd, step in self.steps.items()
+            if cmd not in in_line
         ]
+        reasons += dict.fromkeys(in_line[cmd] for cmd in self.steps if cmd in in_line)
         reasons += map(str, self.hooks.values())
         reasons += [f"child {child.child_id!r}" for child in self.children.values() if child.waited]
         if self._loop is not None and (timer := self._loop.next_due()) is not None:

@@ -100,6 +100,7 @@ class Limit:
 
     @property
     def rate(self) -> Rate | None:
+        """`rate_limit`, as numbers."""
         return None if self.rate_limit is None else Rate.read(self.rate_limit)
 
 

@@ -58,6 +58,7 @@ from holdfast.ports import (
     Outcome,
     RunQuery,
     RunRow,
+    SlotRow,
     Status,
     Store,
     Topic,
@@ -186,6 +187,8 @@ class Engine:
             self._do_what_is_due(now)
             if self._has_unknown_claims:
                 self._find_claimed()
+            if self._has_unknown_grants:
+                self._find_granted()
             if self.events.stale:
                 self._deliver_events()
             if self.inbox.stale:
@@ -547,9 +550,13 @@ class Engine:
     def _park(self, no: int, now: int) -> None:
         """Let go of a run that has only waited for a while."""
         live = self._idle.pop(no, None)
-        if live is not None and self.runs.get(no) is live:
-            live.release(now)
-            self._touched[no] = live
+        if live is None or self.runs.get(no) is not live:
+            return
+        if self._has_unknown_grants and live.steps.slots:  # nobody else would ever tell it
+            self._is_idle_now(live)
+            return
+        live.release(now)
+        self._touched[no] = live
 
     def _make_room(self, now: int) -> None:
         """Memory is full and others wait: those that have waited longest leave at once."""
@@ -599,8 +606,6 @@ class Engine:
         """Let those have the slots whose turn it is. What a worker that dies here has freed is found by the others."""
         failpoints.hit("engine.before_serve")
         try:
-            if self._has_unknown_grants:
-                self._find_granted()
             for served in self.lines.serve(self.me.worker):
                 for no, letter in served.letters:
                     self._hand_in(no, letter)
@@ -621,12 +626,19 @@ class Engine:
 
     def _find_granted(self) -> None:
         """Runs of this worker may have been given slots by a transaction whose fate is unknown."""
-        waiting = {no: live for no, live in self.runs.items() if live.steps.slots.waiting()}
-        for no, slots in self.store.slots(list(waiting)).items() if waiting else ():
-            for slot in slots:
-                if slot.granted:
-                    self._hand_in(no, msgspec.json.encode(SlotLetter(cmd=slot.cmd, token=slot.token)))
-        self._has_unknown_grants = False
+        waiting = [no for no, live in self.runs.items() if live.steps.slots.waiting()]
+        if self.backoff.is_on():
+            return
+        found = self._try("looking for what was granted", lambda: self._granted(waiting))
+        if found is not None:
+            for no, slot in found:
+                self._hand_in(no, msgspec.json.encode(SlotLetter(cmd=slot.cmd, token=slot.token)))
+            self._has_unknown_grants = False
+
+    def _granted(self, nos: list[int]) -> list[tuple[int, SlotRow]]:
+        self.store.settle(self.me.worker)
+        by_run = self.store.slots(nos) if nos else {}
+        return [(no, slot) for no, slots in by_run.items() for slot in slots if slot.granted]
 
     def _room_for_claims(self) -> int:
         if not self.claims.stale or not self._has_room():

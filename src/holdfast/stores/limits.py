@@ -57,6 +57,7 @@ class Pace:
         self._ahead = (limit.burst - 1) * self._interval
         # A clock that was set back must not keep a line waiting for longer than what was begun lately can explain.
         latest = now + limit.burst * self._interval
+        self.is_corrected = next is not None and next > latest
         self.next = now if next is None else max(now, min(next, latest))
 
     def allows(self) -> int:
@@ -321,8 +322,8 @@ class Round:
             self._granted += first
         if line.given:
             self._served.moved.add(line.key)
-            if line.pace is not None:
-                self._ask("set_next", key=line.key, next=line.pace.next)
+        if line.pace is not None and (line.given or line.pace.is_corrected):
+            self._ask("set_next", key=line.key, next=line.pace.next)
         due = line.due() if line.head is not None or has_queue else None
         if due is not None:
             self._served.due[line.key] = due
