@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import Run, RunPage
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
+    from holdfast.api.requests import Ask, Request, RequestDefinition, define_request
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
+    from holdfast.api.search import Prefix, Range
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
         NeverAwaitedError,
         NondeterminismError,
         PayloadTooLargeError,
+        RequestError,
+        RequestPayloadError,
+        RequestRefusedError,
         ResourceError,
         RetryableError,
         RunCancelledError,
@@ -64,6 +69,7 @@ if TYPE_CHECKING:
         ScheduleNotFoundError,
         StepError,
         StepTimeoutError,
+        StepTokenError,
         StoreBusyError,
         StoreError,
         StoreFullError,
@@ -98,6 +104,7 @@ __version__ = "0.1.0"
 __all__ = [
     "App",
     "ArgumentError",
+    "Ask",
     "BlockingCallError",
     "Canvas",
     "Checkpoint",
@@ -129,6 +136,13 @@ __all__ = [
     "NeverAwaitedError",
     "NondeterminismError",
     "PayloadTooLargeError",
+    "Prefix",
+    "Range",
+    "Request",
+    "RequestDefinition",
+    "RequestError",
+    "RequestPayloadError",
+    "RequestRefusedError",
     "Resource",
     "ResourceError",
     "RetryableError",
@@ -162,6 +176,7 @@ __all__ = [
     "StepLogs",
     "StepState",
     "StepTimeoutError",
+    "StepTokenError",
     "StoreBusyError",
     "StoreError",
     "StoreFullError",
@@ -183,6 +198,7 @@ __all__ = [
     "chain",
     "chord",
     "define_hook",
+    "define_request",
     "emit",
     "every",
     "group",
@@ -208,7 +224,9 @@ _HOMES = {
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": ["Run", "RunPage"],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
+    "holdfast.api.requests": ["Ask", "Request", "RequestDefinition", "define_request"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
+    "holdfast.api.search": ["Prefix", "Range"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],

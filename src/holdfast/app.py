@@ -33,6 +33,7 @@ from holdfast.api.options import (
     check_input,
 )
 from holdfast.api.schedules import Schedules
+from holdfast.api.search import conditions_of
 from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
@@ -212,7 +213,8 @@ class App(Registry):
         after: int | None = None,
         limit: int = 100,
     ) -> RunPage:
-        """A page of runs, newest first. `page.cursor` given as `after` asks for the next."""
+        """A page of runs, newest first. `page.cursor` given as `after` asks for the next. `data` are values that runs have
+        published with `wf.set_data`, or a `Range` or `Prefix` of them."""
         statuses = [] if status is None else [status] if isinstance(status, str) else status
         if not isinstance(statuses, list | tuple | set | frozenset):
             raise ArgumentError(f"status={show(status)}: give one of {', '.join(Status)}, or a list of them")
@@ -227,14 +229,13 @@ class App(Registry):
                 check_text(what, given)
         if data is not None and not isinstance(data, dict):
             raise ArgumentError(f"data={show(data)}: give a dict of what runs have kept with wf.set_data")
-        for key in data or ():
-            check_text("a key of data", key)
+        equal, spans = conditions_of(data or {}, self.codec)
         return self.client.runs(
             RunQuery(
                 statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, schedule=schedule, after=after,
                 limit=limit,
                 since=None if since is None else to_epoch(since, "since"),
-                data={key: self.codec.encode(value).decode(errors="replace") for key, value in (data or {}).items()},
+                data=equal, spans=spans,
             )
         )  # fmt: skip
 
@@ -248,6 +249,25 @@ class App(Registry):
         self.client.send_hook(token, payload, key, name)
 
     asend_hook = twin(send_hook)
+
+    # -- steps that end elsewhere
+
+    def finish_step(self, token: str, result: object = None) -> None:
+        """End a step that was handed over, with its result. `token` is what `this_step.hand_over()` has made. Once it is
+        ended, StepTokenError."""
+        self.client.finish_step(token, result)
+
+    def fail_step(self, token: str, error: BaseException | str) -> None:
+        """Let the attempt of a step that was handed over fail: it is retried as the step's options say."""
+        self.client.fail_step(token, error)
+
+    def beat_step(self, token: str, done: float | None = None, total: float | None = None, note: str = "") -> None:
+        """A sign of life of a step that was handed over, for its `stall_timeout`; perhaps with how far it is."""
+        self.client.beat_step(token, done, total, note)
+
+    afinish_step = twin(finish_step)
+    afail_step = twin(fail_step)
+    abeat_step = twin(beat_step)
 
     # -- domain events, schedules
 

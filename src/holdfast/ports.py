@@ -96,8 +96,8 @@ class Record(msgspec.Struct, gc=False):
 
 
 class NewRun(msgspec.Struct, kw_only=True):
-    """A run to be created, with the beginning of its history. If the id of a child is taken, `if_taken` is posted. The
-    store sets `no` once it is created."""
+    """A run to be created, with the beginning of its history. `messages` are in its inbox from the beginning. If
+    the id of a child is taken, `if_taken` is posted. The store sets `no` once it is created."""
 
     id: str
     workflow: str
@@ -116,6 +116,7 @@ class NewRun(msgspec.Struct, kw_only=True):
     options: bytes = b"{}"
     base_seq: int = 1
     attributes: list[tuple[str, str, bytes]] = []
+    messages: list[Message] = []
     if_taken: Message | None = None
 
 
@@ -123,8 +124,9 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     """Something for a run's inbox. A run that is held (PAUSED, STUCK) is woken only by `control` messages;
     a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept, as long as that
     is in the inbox; with `once`, as long as the run is there. With `run_no` or `child_of` it is only for the run of that
-    number, or for a child of that run: an id may have been given to another run. If there is no such run, `if_gone` is
-    posted instead. It `frees` the slots of that command if its run is held: nobody else will until that goes on."""
+    number, or for a child of that run: an id may have been given to another run. If there is no such run, or with
+    `or_ended` if it takes nothing any more, `if_gone` is posted instead. A `request` is asked once, as long as its answer
+    is kept. It `frees` the slots of that command if its run is held: nobody else will until that goes on."""
 
     run_id: str
     kind: str
@@ -136,6 +138,8 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     run_no: int | None = None
     child_of: str | None = None
     if_gone: Message | None = None
+    or_ended: bool = False
+    request: str = ""
     frees: str = ""
 
 
@@ -247,9 +251,18 @@ class Served(msgspec.Struct, kw_only=True):
     due: dict[str, int] = {}
 
 
+class Answer(msgspec.Struct, gc=False):
+    """What a run has answered to a request, by the event of that number. The first one stands."""
+
+    request: str
+    seq: int
+    body: bytes
+
+
 class Change(msgspec.Struct, kw_only=True, gc=False):
-    """What one commit does to one run and because of it. First it gives back the slots of commands in `gives_back` (and of
-    all that are not in `keeps`, unless that is None), then it asks for others."""
+    """What one commit does to one run and because of it. Events before `forget_before`, and what they have answered, are
+    deleted. It gives back the slots of commands in `gives_back` (and of all that are not in `keeps` and are not executed
+    elsewhere, unless that is None; none are kept if it is empty), then it asks for others."""
 
     no: int
     records: Sequence[Record] = ()
@@ -265,6 +278,69 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     asks: Sequence[Ask] = ()
     gives_back: Sequence[str] = ()
     keeps: Sequence[str] | None = None
+    answers: Sequence[Answer] = ()
+    forget_before: int = 0
+    attempts: Sequence[NewAttempt] = ()
+    dropped_attempts: Sequence[str] = ()
+    withdrawn_attempts: Sequence[str] = ()
+
+
+class NewAttempt(msgspec.Struct, kw_only=True, gc=False):
+    """An attempt that a worker elsewhere is to execute: whoever serves its `queue`, those that are due first before the
+    others. `body` is all that the worker needs to know of it, which no store reads."""
+
+    token: str
+    cmd: str
+    step: str
+    number: int
+    queue: str
+    due: int
+    body: bytes
+
+
+class AttemptRow(msgspec.Struct, kw_only=True, gc=False):
+    """An attempt that waits since `due` for a worker, or that `worker` has claimed."""
+
+    token: str
+    run_no: int
+    cmd: str
+    step: str
+    number: int
+    queue: str
+    due: int
+    worker: str | None = None
+    claimed_at: int | None = None
+
+
+class ClaimedAttempt(msgspec.Struct, gc=False):
+    """An attempt that now belongs to the worker that claimed it."""
+
+    token: str
+    body: bytes
+
+
+class EndedAttempt(msgspec.Struct, gc=False):
+    """An attempt with its outcome, as a message to its run."""
+
+    token: str
+    message: Message
+
+
+class AttemptReport(msgspec.Struct, gc=False):
+    """What an attempt says on its way: its `checkpoint`, its `progress`."""
+
+    token: str
+    kind: str
+    body: bytes
+
+
+class QueueRow(msgspec.Struct, kw_only=True):
+    """How many attempts wait in a queue, and since when the first of them does; how many are claimed."""
+
+    queue: str
+    waiting: int
+    since: int | None
+    claimed: int
 
 
 class Emission(msgspec.Struct, kw_only=True, gc=False):
@@ -366,12 +442,14 @@ class Collected(msgspec.Struct, kw_only=True):
 
 class Claimed(msgspec.Struct):
     """A run that now belongs to the worker that claimed it, with its history from `base_seq` on. `is_first` says that
-    no worker had it before. Slots are those of a run that is `limited`."""
+    no worker had it before. Each of its attempts elsewhere is in `attempts`, or its outcome in `letters`, or in both. Slots
+    are those of a run that is `limited`."""
 
     row: RunRow
     payloads: list[bytes]
     letters: list[Letter]
     is_first: bool = False
+    attempts: list[AttemptRow] = []
     slots: list[SlotRow] = []
 
 
@@ -384,9 +462,16 @@ class Committed(msgspec.Struct):
     freed: list[Line] = []
 
 
+class WorkerKind(StrEnum):
+    """What a worker does: own runs and bring them forward, or only execute attempts of others' runs."""
+
+    ENGINE = "engine"
+    EXECUTOR = "executor"
+
+
 class WorkerRow(msgspec.Struct, kw_only=True):
-    """A worker: what its code knows by `names`, and the schedules that its code declares. `damage` says what of it could
-    not be read."""
+    """A worker: what its code knows by `names`, the schedules that its code declares, and the `queues` whose attempts it
+    executes, of these `steps`. `damage` says what of it could not be read."""
 
     id: str
     app: str
@@ -394,6 +479,9 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     pid: int
     build: str
     names: list[str]
+    kind: str = WorkerKind.ENGINE
+    queues: list[str] = []
+    steps: list[str] = []
     schedules: list[str] = []
     address: str = ""
     started_at: int = 0
@@ -401,9 +489,22 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     damage: str = ""
 
 
+class DataSpan(msgspec.Struct, kw_only=True, frozen=True):
+    """Runs whose data under `key` lies between two values, as `codec.ordering` writes them: from `low` on (`above`: not that
+    one itself), to before `high` (`upto`: that one included). One of `others` is as good."""
+
+    key: str
+    low: str
+    high: str
+    above: bool = False
+    upto: bool = False
+    others: tuple[DataSpan, ...] = ()
+
+
 class RunQuery(msgspec.Struct, kw_only=True):
     """A page of runs, newest first. `after` is the `no` of the last one of the page before. A `workflow` that ends in
-    `*` is the beginning of a name; `since` and `until` are about when a run was created."""
+    `*` is the beginning of a name; `since` and `until` are about when a run was created.
+    Of `data` runs have published what equals these encoded values, and what lies in `spans`."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
@@ -411,6 +512,7 @@ class RunQuery(msgspec.Struct, kw_only=True):
     since: int | None = None
     until: int | None = None
     data: dict[str, str] = {}
+    spans: Sequence[DataSpan] = ()
     prefix: str | None = None
     owner: str | None = None
     schedule: str | None = None
@@ -489,6 +591,9 @@ class Query(Protocol):
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         """What is kept beside the run's history under `key`, by value."""
 
+    def answer(self, run_id: str, request: str) -> bytes | None:
+        """What the run has answered to a request, None if nothing so far."""
+
     def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
         """What a run has streamed after item number `after`, in order."""
 
@@ -497,6 +602,12 @@ class Query(Protocol):
 
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         """Runs that wait for a hook of that key: (run id, hook name)."""
+
+    def attempts(self, run_id: str) -> list[AttemptRow]:
+        """The attempts of a run that workers elsewhere execute, or are to."""
+
+    def queues(self) -> list[QueueRow]:
+        """What there is in the queues of the app, by name."""
 
     # -- limits
 
@@ -583,7 +694,8 @@ class Store(Query, Protocol):
         owns it, its workflow is one of `names`, and either `wake_at` is past or a message waits for it (runs that
         are held or to begin later: a control message). If the id of a child is taken, its `if_taken` is posted
         instead; messages to runs that have ended are dropped, except `late` ones, and so are those to runs that don't exist,
-        except for their `if_gone`."""
+        except for their `if_gone`. Attempts that are `dropped` are gone, whoever has claimed them; those that are
+        `withdrawn` only if nobody has."""
 
     def settle(self, worker_id: str) -> None:
         """After a `commit` of that worker whose fate is unknown: what is read once this has returned shows whether it
@@ -620,6 +732,39 @@ class Store(Query, Protocol):
 
     def set_aside(self, no: int, reason: str, stuck: str, news: Emission | None = None) -> bool:
         """Mark an unowned run STUCK, if it is still unowned."""
+
+    # -- attempts elsewhere
+
+    def claim_attempts(
+        self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
+    ) -> list[ClaimedAttempt]:
+        """Make up to `limit` attempts of these steps in these queues the worker's own. Each belongs to one worker at a
+        time. It survives the machine: nobody else executes what is claimed. Raises Fenced if the worker has been
+        declared dead."""
+
+    def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
+        """The same for one that somebody was told of; None if it is gone, or claimed already."""
+
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+        """Of each attempt that belongs to that worker, delete the row and put the message into its run's inbox; those
+        for which that was done. An attempt has one outcome: it was cancelled, or others have taken it over, if it is
+        not among them. Nothing is put into the inbox of a run that has ended. The worker itself may be gone."""
+
+    def release_attempts(self, worker_id: str, tokens: Sequence[str]) -> None:
+        """Give back attempts that were claimed and have not begun: others may claim them."""
+
+    def report_attempts(self, worker_id: str, reports: Sequence[AttemptReport]) -> None:
+        """Keep what attempts of that worker say on their way as attributes of their runs, under the command of each. Of
+        those that it no longer has nothing is kept."""
+
+    def held_attempts(self, worker_id: str) -> set[str]:
+        """The attempts that belong to the worker. One that it had, and which is not among them, is not wanted."""
+
+    def lost_attempts(self, limit: int) -> list[AttemptRow]:
+        """Attempts whose worker is gone, by token."""
+
+    def unclaimed(self, queues: Sequence[str], before: int, limit: int) -> list[AttemptRow]:
+        """Attempts in these queues that nobody has claimed although they were due before `before`, oldest first."""
 
     # -- limits
 
@@ -672,14 +817,16 @@ class Store(Query, Protocol):
 
 
 class Topic(StrEnum):
-    """What a hint is about, so that an engine asks only for that: runs to be claimed, messages to runs, domain events,
-    schedules."""
+    """What a hint is about, so that a worker asks only for that: runs to be claimed, messages to runs, domain events,
+    schedules, attempts to be claimed, attempts that are not wanted any more."""
 
     EVERYTHING = "*"
     RUNS = "runs"
     INBOX = "inbox"
     EVENTS = "events"
     SCHEDULES = "schedules"
+    ATTEMPTS = "attempts"
+    DROPPED = "dropped"
 
 
 class Notifier(Protocol):
@@ -731,11 +878,13 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     checkpoint: bytes | None = None
     streams_as: int = 0
     company: int = 0
+    at_most_once: bool = False
 
 
 class Outcome(msgspec.Struct, kw_only=True):
     """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
-    others. `logs` is what is to be kept of what it has logged, encoded."""
+    others. `handed_over` means that somebody else will tell it. `logs` is what is to be kept of what it has logged,
+    encoded."""
 
     attempt: Attempt
     started: int
@@ -744,6 +893,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     encoded_error: bytes | None = None
     cancelled: bool = False
     lost: bool = False
+    handed_over: bool = False
     company: int = 0
     data: dict[str, Any] = {}
     emitted: list[tuple[str, str, bytes]] = []

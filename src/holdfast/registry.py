@@ -22,11 +22,14 @@ from holdfast.api.functions import (
     Workflow,
     is_decorated,
 )
+from holdfast.api.hooks import HOOKS, HookDefinition, make_hook
+from holdfast.api.models import Models
 from holdfast.api.options import (
     step_options,
     workflow_options,
 )
 from holdfast.api.owner import Owner
+from holdfast.api.requests import REQUESTS, RequestDefinition, make_request
 from holdfast.api.schedules import Schedule, Schedules, When, to_schedules
 from holdfast.codec import Codec
 from holdfast.core.context import StepAttempt
@@ -56,6 +59,8 @@ from holdfast.printing import show
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+M = TypeVar("M")
+A = TypeVar("A")
 W = TypeVar("W", bound=Callable[[StepAttempt], Iterator[None]] | Callable[[StepAttempt], AsyncIterator[None]])
 F = TypeVar("F", bound=Step[..., Any] | Workflow[..., Any])
 D = TypeVar("D", StepDefinition, WorkflowDefinition)
@@ -72,6 +77,8 @@ class Registry(Owner, abc.ABC):
         self.include = include
         self.arounds: list[Around] = []
         self.replaced: Mapping[Resource[Any], Any] = {}
+        self.hook_models = Models("hook", HOOKS)
+        self.request_models = Models("request", REQUESTS)
         self._steps: dict[str, StepDefinition] = {}
         self._workflows: dict[str, WorkflowDefinition] = {}
         self._schedules: dict[str, ScheduleRow] = {}
@@ -333,6 +340,32 @@ class Registry(Owner, abc.ABC):
         from holdfast.compose.canvas import begin
 
         return begin(execution, node)
+
+    # -- hooks and requests
+
+    def define_hook(self, name: str, payload: type[M]) -> HookDefinition[M]:
+        """A hook with a type of payload, for this app alone; `holdfast.define_hook` is for all apps of the process."""
+        self.codec.types.learn_hint(payload)
+        return make_hook(self.hook_models, name, payload)
+
+    @overload
+    def define_request(
+        self, name: str, payload: type[M], answer: type[A], *, data: str | None = None
+    ) -> RequestDefinition[M, A]: ...
+    @overload
+    def define_request(
+        self, name: str, payload: None, answer: type[A], *, data: str | None = None
+    ) -> RequestDefinition[None, A]: ...
+    @overload
+    def define_request(self, name: str, payload: type[M], answer: None = None) -> RequestDefinition[M, None]: ...
+    @overload
+    def define_request(self, name: str, payload: None = None, answer: None = None) -> RequestDefinition[None, None]: ...
+    def define_request(self, name: str, payload: Any = None, answer: Any = None, *, data: str | None = None) -> Any:
+        """A request with types of payload and answer, for this app alone; `holdfast.define_request` is for all apps of the
+        process."""
+        made = make_request(self.request_models, name, payload, answer, data)
+        made.learn(self.codec)
+        return made
 
     # -- domain events
 

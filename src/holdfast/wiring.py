@@ -64,6 +64,6 @@ def build_engine(
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     executor = LocalExecutor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
-        child_command=describe, surroundings=Surroundings(app.arounds, app.replaced), keep_logs=app.keep_logs,
+        child_command=describe, surroundings=Surroundings(app.arounds, app.replaced, store.secret), keep_logs=app.keep_logs,
     )  # fmt: skip
     return Host(Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None))

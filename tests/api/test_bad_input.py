@@ -734,7 +734,10 @@ def test_a_deadlocked_workflow_fails_with_the_stack_of_each_task(app: App) -> No
         with pytest.raises(DeadlockError) as caught:
             run.result()
         text = str(caught.value)
-        assert f"run {run.id} waits for nothing that can happen: no step, timer, hook or child is outstanding" in text
+        assert (
+            f"run {run.id} waits for nothing that can happen: no step, timer, hook, request or child is outstanding"
+            in text
+        )
         for name in ("first", "second", "flow"):
             assert f"  {name}: " in text
         assert line_of(flow.__wrapped__, "# waits for second") in text

@@ -72,6 +72,8 @@ NO_TWIN: dict[type, set[str]] = {
     App: {
         "on",
         "on_failure",
+        "define_hook",
+        "define_request",
         "step",
         "workflow",
         "resource",

@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -20,12 +21,15 @@ from holdfast.api.checks import (
     check_number,
     check_text,
     duration_of,
+    progress_of,
     to_epoch,
 )
 from holdfast.api.domain_events import emit_in_step, encode_event
 from holdfast.api.handles import Run, RunPage, Which
 from holdfast.api.hooks import Token, encode_payload, is_of_run, read_token, used_already
 from holdfast.api.options import StartOptions, check_call
+from holdfast.api.requests import Ask, RequestDefinition, check_request, encode_request
+from holdfast.api.tokens import StepToken
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
@@ -39,12 +43,17 @@ from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.programs import is_durable
 from holdfast.engine.records import (
     PRIORITY_HEAD_START,
+    AnswerBody,
+    AskLetter,
+    BeatLetter,
     ControlLetter,
     HookLetter,
+    OutcomeLetter,
     RunOptions,
     child_gone,
     control,
     correlation_of,
+    data_attribute,
     fingerprint,
     to_record,
 )
@@ -55,15 +64,20 @@ from holdfast.errors import (
     HookNotFoundError,
     HookTokenError,
     MemberError,
+    RequestError,
+    RequestRefusedError,
     RunCancelledError,
     RunError,
     RunExistsError,
     RunFinishedError,
     RunNotFoundError,
     RunStuckError,
+    StepError,
+    StepTokenError,
     UnknownNameError,
     WrongContextError,
 )
+from holdfast.errors import in_words as in_words_of
 from holdfast.ports import (
     FINAL,
     Attempt,
@@ -84,6 +98,7 @@ from holdfast.views.trace import LIMIT, TraceNode, trace_of
 from holdfast.views.waits import awaits
 
 logger = logging.getLogger("holdfast")
+T = TypeVar("T")
 WARN_AFTER = 2.0  # seconds without a worker
 
 
@@ -100,17 +115,17 @@ class Client:
 
     # -- starting
 
-    def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
-        """A run of its own, or a child of the run whose step calls."""
+    def start(self, name: str, call: bytes, options: StartOptions, messages: Sequence[Message] = ()) -> Run[Any]:
+        """A run of its own, or a child of the run whose step calls. `messages` are for it, whether it is new or not."""
         refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
         if context is None:
-            return self._create(name, call, options, options.id or str(uuid.uuid4()), None)
+            return self._create(name, call, options, options.id or str(uuid.uuid4()), None, messages)
         context.touch()
         attempt = context.attempt
         options = options.with_id_in_step(name)
         assert options.id is not None
-        return self._create(name, call, options, options.id, attempt)
+        return self._create(name, call, options, options.id, attempt, messages)
 
     def _create(
         self,
@@ -119,6 +134,7 @@ class Client:
         options: StartOptions,
         run_id: str,
         origin: Attempt | None,
+        messages: Sequence[Message] = (),
     ) -> Run[Any]:
         check_id(run_id)
         now = self.store.now()
@@ -127,8 +143,15 @@ class Client:
             begin_at += to_us(options.delay, "delay")
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
+        data = {key: self.codec.encode(value, f"data {key!r}") for key, value in (options.data or {}).items()}
         started = ev.RunStarted(
-            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=int(self.store.clock.random() * 2**53), flags=FLAGS
+            seq=1,
+            ts=begin_at,
+            workflow=name,
+            input=Raw(call),
+            seed=int(self.store.clock.random() * 2**53),
+            flags=FLAGS,
+            data={key: Raw(value) for key, value in data.items()},
         )
         chosen = RunOptions(
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
@@ -139,7 +162,8 @@ class Client:
         new = NewRun(
             id=run_id, workflow=name, records=[to_record(started)], wake_at=begin_at - options.priority * PRIORITY_HEAD_START,
             created_at=now, fingerprint=fingerprint(name, call), priority=options.priority,
-            options=chosen.to_json(), durable=is_durable(self._definitions, name),
+            options=chosen.to_json(), durable=is_durable(self._definitions, name), messages=list(messages),
+            attributes=[data_attribute(key, value) for key, value in data.items()],
         )  # fmt: skip
         if origin is not None:
             new.parent_id, new.parent_cmd, new.root_id = origin.run_id, origin.cmd, origin.root_id
@@ -151,6 +175,9 @@ class Client:
             self._check_same(taken, new, options)
             if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
                 self.retry(Which(taken.id, taken.no))
+            for message in messages:
+                if self.store.answer(taken.id, message.request) is None:
+                    self._post(message, "it can't be asked")
         self.notifier.ring(Topic.RUNS)
         return Run(self, run_id, new.no if taken is None else taken.no)
 
@@ -392,13 +419,156 @@ class Client:
         return Sent(False, note)
 
     def _send(self, run: Which, name: str, payload: object, key: str, token: str = "") -> None:
-        letter = HookLetter(name=name, key=key, payload=Raw(encode_payload(self.codec, name, payload)), token=token)
+        encoded = Raw(encode_payload(self.codec, self._definitions.hook_models, name, payload))
+        letter = HookLetter(name=name, key=key, payload=encoded, token=token)
         message = Message(
             run_id=run.id, run_no=run.no, kind="hook", body=msgspec.json.encode(letter),
             dedupe=f"hook:{token}" if token else None, once=bool(token),
         )  # fmt: skip
         if not self._post(message, f"hook {name!r} can't be sent"):
             raise used_already(name, run.id)
+
+    # -- asking
+
+    def ask(
+        self,
+        run: Which,
+        request: RequestDefinition[Any, Any] | str,
+        payload: object,
+        id: str | None,
+        timeout: Duration | None,
+        given_up: threading.Event | None = None,
+    ) -> Any:
+        """Ask a run and wait for its answer; what it has published answers at once."""
+        limit = check_request(request, id, timeout)
+        definition, message = self._question(run, request, payload, id)
+        row = self.row(run)
+        if definition is not None and definition.data is not None:
+            published = self.store.data(run.id).get(definition.data)
+            if published is not None:
+                return self._decode_as(published, definition.answer)
+        if self.store.answer(run.id, message.request) is None:
+            self._refuse_without_history(row, "asked")
+            self._post(message, f"request {_name_of(request)!r} can't be asked")
+        return self._answer(run, definition, _name_of(request), message.request, limit, given_up)
+
+    def _question(
+        self, run: Which, request: RequestDefinition[Any, Any] | str, payload: object, id: str | None
+    ) -> tuple[RequestDefinition[Any, Any] | None, Message]:
+        name = _name_of(request)
+        definition = self._definitions.request_models.find(name) if isinstance(request, str) else request
+        encoded = Raw(encode_request(self.codec, definition, name, payload))
+        step = current_step.get()
+        # In a step the next attempt asks under the same id, and gets the same answer.
+        id = id or (str(uuid.uuid4()) if step is None else step.next_child_id(name))
+        body = msgspec.json.encode(AskLetter(name=name, request=id, payload=encoded))
+        return definition, Message(run_id=run.id, run_no=run.no, kind="ask", body=body, request=id)
+
+    def _answer(
+        self,
+        run: Which,
+        definition: RequestDefinition[Any, Any] | None,
+        name: str,
+        id: str,
+        limit: int | None,
+        given_up: threading.Event | None,
+    ) -> Any:
+        def look(row: RunRow) -> bytes | None:
+            found = self.store.answer(run.id, id)
+            if found is None and row.status in FINAL and "retry" not in self.store.orders(run.id):
+                raise RunFinishedError(
+                    f"run {run.id} has ended ({row.status}) without an answer to request {name!r}", run_id=run.id
+                )
+            return found
+
+        late = f"has not answered request {name!r}"
+        again = f"ask again with id={id!r} to get the answer that it may still give"
+        body = msgspec.json.decode(self._watch(run, look, late, again, limit, given_up), type=AnswerBody)
+        if bytes(body.error) != b"null":
+            error = self.codec.decode_error(body.error)
+            if isinstance(error, RequestError):
+                raise error
+            raise RequestRefusedError(f"run {run.id} refused request {name!r}: {in_words_of(error)}") from error
+        return self._decode_as(bytes(body.answer), None if definition is None else definition.answer)
+
+    def _decode_as(self, data: bytes, model: Any) -> Any:
+        try:
+            return self.codec.decode(data, Any if model is None else model)
+        except DecodeError:  # not what the definition says: give it as it is, as Python would
+            return self.codec.decode(data)
+
+    def wait_data(self, run: Which, key: str, timeout: Duration | None, given_up: threading.Event | None = None) -> Any:
+        """What the run has published under `key`, once it has."""
+        check_text("key", key)
+        limit = None if timeout is None else duration_of("timeout", timeout, ArgumentError)
+
+        def look(row: RunRow) -> bytes | None:
+            found = self.store.data(run.id).get(key)
+            if found is None and row.status in FINAL and "retry" not in self.store.orders(run.id):
+                raise RunFinishedError(
+                    f"run {run.id} has ended ({row.status}) without having published {key!r}", run_id=run.id
+                )
+            return found
+
+        late = f"has not published {key!r}"
+        return self.codec.decode(self._watch(run, look, late, "it goes on, wait again later", limit, given_up))
+
+    def _watch(
+        self,
+        run: Which,
+        look: Callable[[RunRow], T | None],
+        late: str,
+        outlook: str,
+        limit: int | None,
+        given_up: threading.Event | None,
+    ) -> T:
+        """Look whenever the run was announced, until there is something. What `look` is given was read before."""
+        begun = time.monotonic()
+        deadline = begun + (float("inf") if limit is None else limit / 1_000_000)
+        warn_at = begun + WARN_AFTER
+        row = self.row(run)
+        found = look(row)
+        if found is not None:
+            return found
+        watch = self.notifier.watch(run.id)
+        try:
+            while True:
+                row = self.row(run)
+                found = look(row)
+                if found is not None:
+                    return found
+                if row.status == Status.STUCK and not self.store.orders(run.id):
+                    raise RunStuckError(
+                        f"run {run.id} {late}, and is stuck: {row.reason}", run_id=run.id, reason=row.reason
+                    )
+                now = time.monotonic()
+                if now >= deadline or (given_up is not None and given_up.is_set()):
+                    waits = f" ({row.reason})" if row.reason else ""
+                    raise TimeoutError(
+                        f"run {run.id} {late} within {in_words(limit or 0)}; it is {row.status}{waits}; "
+                        f"{self._nobody_works() or outlook}"
+                    )
+                if now >= warn_at:
+                    warn_at = float("inf")
+                    if nobody := self._nobody_works():
+                        logger.warning(nobody)
+                watch.wait(min(1.0, deadline - now))
+        finally:
+            watch.close()
+
+    def start_and_ask(self, name: str, call: bytes, options: StartOptions, ask: Ask[Any]) -> tuple[Run[Any], Message]:
+        """Start a run with a question in its inbox, in one commit; if the run is there already it is asked."""
+        options = options.with_id_in_step(name)
+        run_id = options.id or str(uuid.uuid4())
+        _, message = self._question(Which(run_id), ask.request, ask.payload, ask.id)
+        run = self.start(name, call, replace(options, id=run_id), [message])
+        return run, message
+
+    def await_answer(
+        self, run: Run[Any], ask: Ask[Any], message: Message, given_up: threading.Event | None = None
+    ) -> Any:
+        limit = check_request(ask.request, ask.id, ask.timeout)
+        return self._answer(run._which, ask.request, ask.request.name, message.request, limit, given_up)
 
     def send_hook(self, token: str | None, payload: object, key: str | None, name: str | None) -> None:
         if (token is None) == (key is None):
@@ -443,6 +613,55 @@ class Client:
                 f"this token for hook {token.name!r} was made for an earlier run {token.run_id!r}, which was deleted; ask for "
                 "a new link"
             )
+        return token
+
+    # -- steps that end elsewhere
+
+    def finish_step(self, token: str, result: object) -> None:
+        found = self.check_step_token(token)
+        encoded = self.codec.encode(result, f"the result of step {found.step!r}")
+        self._end_step(found, Raw(encoded), ev.NULL)
+
+    def fail_step(self, token: str, error: BaseException | str) -> None:
+        found = self.check_step_token(token)
+        if isinstance(error, str):
+            check_text("error", error)
+            error = StepError(error)
+        if not isinstance(error, BaseException):
+            raise ArgumentError(f"error={show(error)}: give an exception, or its text")
+        self._end_step(found, ev.NULL, Raw(self.codec.encode_error(error)))
+
+    def _end_step(self, token: StepToken, result: Raw, error: Raw) -> None:
+        letter = OutcomeLetter(
+            run_no=token.run_no, cmd=token.cmd, attempt=token.attempt, worker="", started=token.started, result=result,
+            error=error,
+        )  # fmt: skip
+        message = Message(
+            run_id=token.run_id, run_no=token.run_no, kind="outcome", body=msgspec.json.encode(letter),
+            dedupe=f"step:{token.cmd}:{token.attempt}", once=True,
+        )  # fmt: skip
+        if not self._post(message, f"step {token.step!r} can't be ended"):
+            raise StepTokenError(f"step {token.step!r} of run {token.run_id} was ended with this token before")
+
+    def beat_step(self, token: str, done: float | None, total: float | None, note: str) -> None:
+        found = self.check_step_token(token)
+        progress = ev.NULL if done is None else Raw(progress_of("beat_step", done, total, note))
+        letter = BeatLetter(run_no=found.run_no, cmd=found.cmd, attempt=found.attempt, progress=progress)
+        message = Message(run_id=found.run_id, run_no=found.run_no, kind="beat", body=msgspec.json.encode(letter))
+        self._post(message, f"step {found.step!r} gives a sign of life in vain")
+
+    def check_step_token(self, text: str) -> StepToken:
+        """What a token says, if its run is there."""
+        if type(text) is not str:
+            raise ArgumentError(f"token={show(text)}: give the text that this_step.hand_over() has made")
+        token = StepToken.read(self.store.secret(), text)
+        if token is None:
+            raise StepTokenError(
+                "this token was altered, or made by another store, or is of something else than a step"
+            )
+        if token.app != self.app:
+            raise StepTokenError(f"this token is of app {token.app!r}, not {self.app!r}")
+        self.row(Which(token.run_id, token.run_no))
         return token
 
     def pause(self, run: Which, reason: str) -> None:
@@ -508,28 +727,30 @@ class Client:
         self,
         run: Which,
         at: int,
-        replace: dict[int, object] | None,
+        replaced: dict[int, object] | None,
         input: tuple[Any, ...] | None,
         new_id: str | None,
     ) -> Run[Any]:
         row = self.row(run)
-        replace = {} if replace is None else replace
-        if not isinstance(replace, dict):
-            raise ArgumentError(f"replace={show(replace)}: give a dict of results by the numbers of their events")
-        for seq in replace:
+        replaced = {} if replaced is None else replaced
+        if not isinstance(replaced, dict):
+            raise ArgumentError(f"replace={show(replaced)}: give a dict of results by the numbers of their events")
+        for seq in replaced:
             check_number("a key of replace", seq)
         if new_id is not None:
             check_id(new_id)
-        results = {seq: Raw(self.codec.encode(value, f"the result at event {seq}")) for seq, value in replace.items()}
+        results = {seq: Raw(self.codec.encode(value, f"the result at event {seq}")) for seq, value in replaced.items()}
         call = None if input is None else self._input(row.workflow, input)
         plan = self._plan_fork(run, at, results, call)
         if new_id is None:
             suffix = f"-fork-{uuid.uuid4().hex[:8]}"
             new_id = run.id[: ID_LIMIT - len(suffix)] + suffix
         now = self.store.now()
-        data = {}
+        data: dict[str, bytes] = {}
         for event in plan.events:
-            if isinstance(event, ev.DataSet):
+            if isinstance(event, ev.RunStarted | ev.ContinuedAsNew):
+                data |= {key: bytes(value) for key, value in event.data.items()}
+            elif isinstance(event, ev.DataSet):
                 data[event.name] = bytes(event.args)
             elif isinstance(event, ev.StepCompleted):
                 data |= {key: bytes(value) for key, value in event.data.items()}
@@ -545,7 +766,7 @@ class Client:
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
             fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=self._options_of_fork(row),
-            attributes=[(f"data.{key}", value.decode(errors="replace"), value) for key, value in data.items()],
+            attributes=[data_attribute(key, value) for key, value in data.items()],
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
@@ -590,3 +811,7 @@ class Client:
             if letter.kind in ("watch", "retry"):
                 waits.add(msgspec.json.decode(letter.body, type=ControlLetter).parent_cmd)
         return [child_gone(self.codec, row.id, row.parent_id or "", cmd) for cmd in sorted(waits) if cmd]
+
+
+def _name_of(request: RequestDefinition[Any, Any] | str) -> str:
+    return request if isinstance(request, str) else request.name

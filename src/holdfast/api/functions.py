@@ -11,13 +11,14 @@ import datetime as dt
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from msgspec import Raw
 
 from holdfast.api.calls import Call, ChildRun, StepFuture
 from holdfast.api.checks import check_arguments, to_epoch
+from holdfast.api.client import Client
 from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import Run
 from holdfast.api.options import (
@@ -29,17 +30,21 @@ from holdfast.api.options import (
     start_options_of,
 )
 from holdfast.api.owner import Owner
+from holdfast.api.requests import Ask, check_request
 from holdfast.api.signatures import Canvas, Signature, chunks, each, group
+from holdfast.blocking import run_blocking
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
 from holdfast.durations import Duration, to_us
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
+from holdfast.ports import Message
 from holdfast.printing import show
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
 R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F")  # what `submit` gives: a StepFuture[R] or a ChildRun[R]
 
@@ -112,6 +117,15 @@ class _Function(abc.ABC, Generic[P, R, F]):
         """`start` for async code."""
         return await CallOptions(self, NO_OPTIONS).astart(*args, **kwargs)
 
+    def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """Start a run and ask it something, in one commit; the run and its answer. If a run of that id is there already,
+        that one is asked."""
+        return CallOptions(self, NO_OPTIONS).start_and_ask(ask, *args, **kwargs)
+
+    async def astart_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """`start_and_ask` for async code."""
+        return await CallOptions(self, NO_OPTIONS).astart_and_ask(ask, *args, **kwargs)
+
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
         return self.start(*args, **kwargs)
@@ -158,11 +172,13 @@ class _Function(abc.ABC, Generic[P, R, F]):
         queue: str | None = None,
         if_exists: IfExists = "return",
         on_parent_close: OnParentClose = "cancel",
+        data: Mapping[str, Any] | None = None,
     ) -> CallOptions[P, R, F]:
-        """Say more about one call: `fn.options(id="order-17").start(order)`."""
+        """Say more about one call: `fn.options(id="order-17").start(order)`. `data` is published from the beginning, as if
+        the workflow had begun with `wf.set_data`."""
         return CallOptions(
             self,
-            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close),
+            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close, data),
         )
 
     @abc.abstractmethod
@@ -225,10 +241,17 @@ class Workflow(_Function[P, R, ChildRun[R]]):
 
     def _child(self, execution: Execution, call: Raw, options: StartOptions, waited: bool) -> ChildRun[R]:
         child = execution.ask_child(
-            self.name, call, options=child_options(options, self._definition.options.durable, execution.loop.now), waited=waited,
+            self.name, call, options=self._child_options(execution, options), waited=waited,
             abandon=options.on_parent_close == "abandon",
         )  # fmt: skip
         return ChildRun(execution, child)
+
+    def _child_options(self, execution: Execution, options: StartOptions) -> dict[str, object]:
+        chosen = child_options(options, self._definition.options.durable, execution.loop.now)
+        if options.data:
+            codec = execution.codec
+            chosen["data"] = {key: Raw(codec.encode(value, f"data {key!r}")) for key, value in options.data.items()}
+        return chosen
 
     def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> ChildRun[R]:
         return self._child(execution, call, options, waited=True)
@@ -283,6 +306,35 @@ class CallOptions(Generic[P, R, F]):
         """`start` for async code."""
         start = self._prepare(args, kwargs)
         return cast("Run[R]", start() if running() is not None else await asyncio.to_thread(start))
+
+    def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """Start a run and ask it something, in one commit; the run and its answer."""
+        client, run, message = self._start_asking(ask, args, kwargs)
+        return run, client.await_answer(run, ask, message)
+
+    async def astart_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """`start_and_ask` for async code."""
+        client, run, message = await asyncio.to_thread(self._start_asking, ask, args, kwargs)
+        return run, await run_blocking(lambda given_up: client.await_answer(run, ask, message, given_up))
+
+    def _start_asking(
+        self, ask: Ask[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Client, Run[R], Message]:
+        function = self._function
+        if not isinstance(ask, Ask):
+            raise ArgumentError(
+                f"start_and_ask({show(ask)}): give a request with its payload first: request.of(payload)"
+            )
+        check_request(ask.request, ask.id, ask.timeout)
+        if not isinstance(function, Workflow):
+            raise WrongContextError(f"{function!r}.start_and_ask(): a step answers nothing; start a workflow")
+        if not function._definition.options.durable:
+            raise WrongContextError(f"{function!r} has durable=False, and a run without a history can't be asked")
+        call = function._encode(args, kwargs)
+        function._app.codec.check_call(args, kwargs, function._arguments, function._definition.hints)
+        client = function._app.client
+        run, message = client.start_and_ask(function.name, bytes(call), self._options, ask)
+        return client, cast("Run[R]", run), message
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from holdfast.api.checks import check_number
+from holdfast.api.requests import RequestDefinition
 from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from holdfast.api.client import Client
 
 R = TypeVar("R")
+M = TypeVar("M")
+A = TypeVar("A")
 
 
 class Which(NamedTuple):
@@ -165,6 +168,36 @@ class Run(Generic[R]):
         the run waited for it. A run that waits for another hook is a warning: a name or key may be wrong."""
         return self._client.send(self._which, name, payload, key)
 
+    @overload
+    def ask(
+        self, request: RequestDefinition[None, A], *, id: str | None = None, timeout: Duration | None = None
+    ) -> A: ...
+    @overload
+    def ask(
+        self, request: RequestDefinition[M, A], payload: M, *, id: str | None = None, timeout: Duration | None = None
+    ) -> A: ...
+    @overload
+    def ask(
+        self, request: str, payload: object = None, *, id: str | None = None, timeout: Duration | None = None
+    ) -> Any: ...
+    def ask(
+        self,
+        request: RequestDefinition[Any, Any] | str,
+        payload: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+    ) -> Any:
+        """Ask the run something and wait for its answer. RequestRefusedError if it refuses, TimeoutError if it takes too
+        long, RunFinishedError if it ends without an answer. The same `id` again is the same request: it is asked once, and
+        gets the same answer. In a step the id is made from the step, so that a retry asks the same."""
+        return self._client.ask(self._which, request, payload, id, timeout)
+
+    def wait_data(self, key: str, timeout: Duration | None = None) -> Any:
+        """What the workflow has kept under `key` with `wf.set_data`, as soon as it has; TimeoutError if that takes too long,
+        RunFinishedError if the run ends without."""
+        return self._client.wait_data(self._which, key, timeout)
+
     def cancel(self, reason: str = "") -> None:
         """Raise CancelledError where the workflow waits; its clean-up may still run steps."""
         self._client.control(self._which, "cancel", reason)
@@ -217,6 +250,35 @@ class Run(Generic[R]):
         return await run_blocking(
             lambda given_up: self._client.result(self._which, timeout, given_up, propagate=propagate)
         )
+
+    @overload
+    async def aask(
+        self, request: RequestDefinition[None, A], *, id: str | None = None, timeout: Duration | None = None
+    ) -> A: ...
+    @overload
+    async def aask(
+        self, request: RequestDefinition[M, A], payload: M, *, id: str | None = None, timeout: Duration | None = None
+    ) -> A: ...
+    @overload
+    async def aask(
+        self, request: str, payload: object = None, *, id: str | None = None, timeout: Duration | None = None
+    ) -> Any: ...
+    async def aask(
+        self,
+        request: RequestDefinition[Any, Any] | str,
+        payload: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+    ) -> Any:
+        """`ask` for async code."""
+        return await run_blocking(
+            lambda given_up: self._client.ask(self._which, request, payload, id, timeout, given_up)
+        )
+
+    async def await_data(self, key: str, timeout: Duration | None = None) -> Any:
+        """`wait_data` for async code."""
+        return await run_blocking(lambda given_up: self._client.wait_data(self._which, key, timeout, given_up))
 
     async def astatus(self) -> Status:
         return await asyncio.to_thread(lambda: self.status)

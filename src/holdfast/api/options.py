@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from holdfast.api.checks import (
+    check_data,
     check_flag,
     check_id,
     check_number,
@@ -53,6 +54,7 @@ class StartOptions:
     queue: str | None = None
     if_exists: IfExists = "return"
     on_parent_close: OnParentClose = "cancel"
+    data: Mapping[str, Any] | None = None
     again: bool = False  # an earlier attempt of the step that starts it may have done so
 
     def __post_init__(self) -> None:
@@ -72,6 +74,8 @@ class StartOptions:
             check_queue(self.queue)
         one_of("if_exists", self.if_exists, ("return", "error", "restart"))
         one_of("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
+        if self.data is not None:
+            check_data("data", self.data)
 
     def with_id_in_step(self, name: str) -> StartOptions:
         """In a step, what it starts gets an id that its next attempt will find again."""

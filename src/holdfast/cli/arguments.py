@@ -24,13 +24,6 @@ def value_of(text: str) -> Any:
         return text
 
 
-def keyed_value(text: str, option: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        usage(f"{option} {text!r}: give KEY=VALUE")
-    return key, value_of(value)
-
-
 def split(words: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
     """Positional and keyword arguments, both as they were typed."""
     args: list[str] = []

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from holdfast.cli.arguments import keyed_value
 from holdfast.cli.failures import command, usage
 from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
@@ -29,8 +28,9 @@ from holdfast.cli.target import Target, one_run, open_target, run_ids
 from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
 from holdfast.durations import to_us
-from holdfast.ports import FINAL, RunQuery, RunRow, Status
+from holdfast.ports import FINAL, DataSpan, RunQuery, RunRow, Status
 from holdfast.views.details import read_details
+from holdfast.views.filters import add_data_term
 from holdfast.views.reading import RunTree
 from holdfast.views.summaries import event_summary, run_summary
 from holdfast.views.times import SECOND, ago, clock, iso, length
@@ -46,7 +46,10 @@ from holdfast.views.why import why
 @click.option("--workflow", help="Only runs of this workflow or step.")
 @click.option("--parent", shell_complete=run_ids, help="Only children of this run.")
 @click.option("--since", metavar="TIME", help="Only runs created since: 2h, 3d, 2026-01-31, 2026-01-31T12:00+01:00.")
-@click.option("--data", "data", multiple=True, metavar="KEY=VALUE", help="Only runs whose data holds this.")
+@click.option(
+    "--data", "data", multiple=True, metavar="KEY=VALUE",
+    help="Only runs whose data holds this. Also KEY>=VALUE (>, <, <=), and KEY=BEGINNING* of a text.",
+)  # fmt: skip
 @click.option("--schedule", metavar="NAME", help="Only runs that this schedule started.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many at most.")
 @click.option("--after", type=int, metavar="NO", help="Go on after this one, as the page before says.")
@@ -67,13 +70,18 @@ def list_runs(
     """List runs, newest first."""
     target = open_target(context)
     store, codec = target.store, target.app.codec
-    wanted = dict(keyed_value(each, "--data") for each in data)
+    equal: dict[str, str] = {}
+    spans: list[DataSpan] = []
+    for term in data:
+        if not add_data_term(term, codec.encode, equal, spans):
+            usage(f"--data {term!r}: give KEY=VALUE")
     query = RunQuery(
         statuses=[str(status) for status in statuses],
         workflow=workflow,
         parent=None if parent is None else target.find(parent).id,
         since=None if since is None else _moment(since, store.now()),
-        data={key: codec.encode(value).decode(errors="replace") for key, value in wanted.items()},
+        data=equal,
+        spans=spans,
         schedule=schedule,
         after=after,
         limit=limit + 1,

@@ -54,6 +54,8 @@ class Beginning(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
 
 
 class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """`data` is what was published of it from the beginning."""
+
     workflow: str
     input: Raw = NO_ARGS
     seed: int = 0
@@ -61,6 +63,7 @@ class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False
     scheduled_at: int | None = None
     scheduled_offset: int = 0
     forked_from: str | None = None
+    data: dict[str, Raw] = {}
 
 
 class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -75,6 +78,7 @@ class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=F
     forked_from: str | None = None
     data: dict[str, Raw] = {}
     hooks: tuple[HookReceived, ...] = ()
+    requests: tuple[RequestReceived, ...] = ()
 
 
 class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -156,6 +160,16 @@ class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     event: str = ""
 
 
+class RequestReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """Somebody asks the run something and waits for the answer, kept in order until the workflow takes it. `request` is
+    the id under which the answer is kept."""
+
+    delivered: ClassVar[bool] = True
+    name: str
+    request: str
+    payload: Raw = NULL
+
+
 class CancelRequested(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     delivered: ClassVar[bool] = True
     reason: str = ""
@@ -224,6 +238,22 @@ class Streamed(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The workflow gave an item, `args`, to those who watch."""
 
 
+class RequestAnswered(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The workflow answered a request; `args` is the answer. With an `error` it refused."""
+
+    request: str
+    error: Raw = NULL
+
+
+class HookSent(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The workflow sent a payload, `args`, to a hook of another run. It was not sent `again` if an earlier attempt of this
+    run had done so."""
+
+    run_id: str
+    key: str = ""
+    again: bool = False
+
+
 class EventEmitted(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The workflow emitted a domain event of that name; `args` is its payload and `event` its id."""
 
@@ -248,6 +278,14 @@ class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False
     retries."""
 
     company: int = 0
+
+
+class StepHandedOver(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The attempt ends elsewhere: whoever has its token says how. `until` is when nobody waits for that any more, `limit`
+    when it has to be over whatever is heard of it; 0 is never."""
+
+    until: int = 0
+    limit: int = 0
 
 
 class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -343,6 +381,7 @@ AnyEvent: TypeAlias = (
     | ChildFailed
     | ChildCancelled
     | HookReceived
+    | RequestReceived
     | CancelRequested
     | ChildStarted
     | ChildAwaited
@@ -354,10 +393,13 @@ AnyEvent: TypeAlias = (
     | Planned
     | StepSkipped
     | StepRefused
+    | RequestAnswered
+    | HookSent
     | EventEmitted
     | StepStarted
     | StepRetrying
     | StepLost
+    | StepHandedOver
     | StepCancelled
     | StepWithdrawn
     | ChildDropped

@@ -11,7 +11,7 @@ from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
 from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
-from holdfast.ports import LimitRow, ScheduleRow
+from holdfast.ports import LimitRow, ScheduleRow, Store
 
 
 class Definitions(Protocol):
@@ -22,6 +22,8 @@ class Definitions(Protocol):
     keep_logs: int | None
     arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
+    hook_models: Any
+    request_models: Any
     revision: int  # changes whenever something is defined
 
     def find_step(self, name: str) -> StepDefinition: ...
@@ -38,6 +40,9 @@ class Definitions(Protocol):
     def declared_limits(self) -> list[LimitRow]: ...
 
     def use_store(self, url: str) -> None: ...
+
+    @property
+    def store(self) -> Store: ...
 
 
 OWN_PREFIX = "holdfast."

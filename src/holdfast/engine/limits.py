@@ -130,10 +130,9 @@ class Slots:
     def give_others_back(self, kept: Iterable[str]) -> None:
         """All but those, also what this worker doesn't know of."""
         if self._row.limited:
-            keeps = [cmd for cmd in kept if cmd in self._slots]
-            self._slots = {cmd: self._slots[cmd] for cmd in keeps}
+            keeps = self._change.keeps = list(kept)
+            self._slots = {cmd: self._slots[cmd] for cmd in keeps if cmd in self._slots}
             self._change.asks = [ask for ask in self._change.asks if ask.cmd in self._slots]
-            self._change.keeps = keeps
 
     def waiting(self) -> dict[str, str]:
         """What commands wait for, in words."""

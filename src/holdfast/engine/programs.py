@@ -63,6 +63,8 @@ class StepProgram:
             self._overrides["timeout"] = options.timeout / 1_000_000
         if options.max_retries is not None:
             self._overrides["max_retries"] = options.max_retries
+        if options.queue:
+            self._overrides["queue"] = options.queue
 
     def call(self, input: Raw) -> Coroutine[Any, Any, Any]:
         return self._call(input)

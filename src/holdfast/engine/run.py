@@ -35,6 +35,9 @@ from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
     LETTERS,
     PRIORITY_HEAD_START,
+    AnswerBody,
+    AskLetter,
+    BeatLetter,
     ChildLetter,
     ControlLetter,
     HookLetter,
@@ -42,13 +45,16 @@ from holdfast.engine.records import (
     RunOptions,
     SlotLetter,
     StreamLetter,
+    UndeliveredLetter,
     ask_child,
     child_message,
     control,
     correlation_of,
+    data_attribute,
     fingerprint,
     not_a_child,
     outcome_message,
+    sent_hook,
     status_of,
     to_record,
 )
@@ -65,6 +71,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import (
     AHEAD,
+    Answer,
     Change,
     Claimed,
     Clock,
@@ -129,7 +136,7 @@ class LiveRun:
         self.options, self.damage = read_options(row)
         self.change = PendingChange(row.no, max(row.base_seq + len(claimed.payloads) - 1, row.end_seq))
         slots = Slots(row, claimed.slots, home.me, home.app.codec, self.change)
-        self.steps = StepBook(row, home.app, home.me, home.clock, self.change, slots)
+        self.steps = StepBook(row, home.app, home.me, home.clock, self.change, slots, claimed.attempts)
         self.execution: Execution | None = None
         self.deliveries: deque[Delivery] = deque(claimed.letters)
         self.shown: str = row.status
@@ -172,12 +179,8 @@ class LiveRun:
         return min(dues, default=None)
 
     def is_idle(self) -> bool:
+        """Whether it only waits, be it for steps elsewhere."""
         return not self.steps.inflight and not self.deliveries and self._replay is None and not self.steps.to_schedule
-
-    def waiting_for(self) -> str:
-        """Why nothing happens, in words; empty while a step is to be executed now."""
-        assert self.execution is not None
-        return self.execution.waiting_for(self.steps.slots.waiting() if self.steps.slots else {})
 
     def show_status(self, reason: str) -> None:
         status = Status.WAITING if reason else Status.RUNNING
@@ -312,6 +315,8 @@ class LiveRun:
             return False
         if not self._has_turn(now, last):
             return False
+        if not self.row.durable:  # it begins anew, and asks for its steps again
+            self.steps.drop_elsewhere()
         if isinstance(last, ev.AttemptFailed):
             self._begin_attempt(now)
         elif self._waited_for_a_worker(now, last):
@@ -496,6 +501,7 @@ class LiveRun:
         self.execution.secret = self.home.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
+        self.execution.hook_models = self.home.app.hook_models
         if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
             self.execution.same_build = self.row.build == self.home.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
@@ -585,6 +591,8 @@ class LiveRun:
         self._history = []
         self.steps.at_hand = set(map(self._outcome_of, self.deliveries))
         self._settle(now)
+        if self.steps.elsewhere and not self.released:
+            self.steps.drop_unasked({cmd: step.command for cmd, step in self.execution.steps.items()})
         return True
 
     def _outcome_of(self, arrival: Delivery) -> str:
@@ -603,7 +611,9 @@ class LiveRun:
         assert self.execution is not None
         suspects = [s.command for s in self.execution.steps.values() if self.steps.is_suspect(s.command)]
         if suspects:
-            self.steps.suspicion.weigh(self._history if self.home.me.isolates else (), suspects, self.row.losses)
+            # What is executed elsewhere has nothing to do with the workers that the run has lost.
+            here = [command for command in suspects if self.steps.queue_elsewhere(command) is None]
+            self.steps.suspicion.weigh(self._history if self.home.me.isolates else (), here, self.row.losses)
 
     def _deliver_arrivals(self, now: int, end: float) -> bool:
         while self.deliveries:
@@ -645,7 +655,9 @@ class LiveRun:
             self._deliver(timer, now)
         while not self.released and self._replay is None and (cmd := self.steps.pop_due(now)):
             step = execution.steps.get(cmd)
-            if step is not None:
+            if step is not None and step.command.handed_over:
+                self._take_all(self.steps.look_elsewhere(step.command, now), now)
+            elif step is not None:
                 step.command.not_before = 0
                 self._schedule(step.command, now)
         return False
@@ -723,7 +735,9 @@ class LiveRun:
     def _carry_out(self, command: co.Command, now: int) -> None:
         change = self.change
         if isinstance(command, co.ScheduleStep):
-            if command.not_before > now or command.started:
+            if command.handed_over:
+                self.steps.wait_elsewhere(command)
+            elif command.not_before > now or command.started:
                 # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
                 # come after the commands that are carried out now.
                 self.steps.schedule_later(command, now)
@@ -753,6 +767,11 @@ class LiveRun:
             self.stream(command.cmd, self.row.attempt, now, bytes(command.item))
         elif isinstance(command, co.PublishData):
             self.change.publish(command.key, bytes(command.value))
+        elif isinstance(command, co.GiveAnswer):
+            body = msgspec.json.encode(AnswerBody(answer=command.answer, error=command.error))
+            change.answers.append(Answer(command.request, command.seq, body))
+        elif isinstance(command, co.SendHook):
+            change.messages.append(sent_hook(self.row.id, command.run_id, command.name, command.key, command.payload))
 
     def _hooks_with(self, key: str) -> list[str]:
         assert self.execution is not None
@@ -773,6 +792,7 @@ class LiveRun:
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
+        data: dict[str, Raw] = command.options.get("data", {})  # type: ignore[assignment]
         started = ev.RunStarted(
             seq=1,
             ts=now + delay,
@@ -780,6 +800,7 @@ class LiveRun:
             input=command.args,
             seed=int(self.home.clock.random() * 2**53),
             flags=FLAGS,
+            data=data,
         )
         head_start = 0 if delay else priority * PRIORITY_HEAD_START  # it must not begin a delayed run early
         return NewRun(
@@ -787,6 +808,7 @@ class LiveRun:
             wake_at=now + delay - head_start, created_at=now, fingerprint=fingerprint(command.name, bytes(command.args)),
             priority=priority, parent_id=self.row.id, parent_cmd=command.cmd, root_id=self.row.root_id or self.row.id,
             correlation=correlation_of(self.row), options=options.to_json(), durable=bool(command.options.get("durable", True)),
+            attributes=[data_attribute(key, bytes(value)) for key, value in data.items()],
             if_taken=self._refusal(command) if "id" in command.options and not command.again else None,
         )  # fmt: skip
 
@@ -818,6 +840,13 @@ class LiveRun:
                     ),
                     now,
                 )
+        elif isinstance(body, AskLetter):
+            self._deliver(ev.RequestReceived(ts=now, name=body.name, request=body.request, payload=body.payload), now)
+        elif isinstance(body, UndeliveredLetter):
+            logger.warning(
+                "run %s: %s was not delivered: %s", self.row.id, body.message, body.reason, extra=self.log_fields
+            )
+            self._note(ev.MessageDropped(ts=now, message=body.message, reason=body.reason))
         elif isinstance(body, ChildLetter):
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):
@@ -826,6 +855,10 @@ class LiveRun:
             step = self.execution.steps.get(body.cmd)
             if self.steps.slots.granted(body) and step is not None:
                 self._schedule(step.command, now)
+        elif isinstance(body, BeatLetter):
+            step = self.execution.steps.get(body.cmd)
+            if step is not None and body.run_no == self.row.no:
+                self._take_all(self.steps.beat(body, step.command, now), now)
         elif isinstance(body, StreamLetter):
             if body.run_no == self.row.no:
                 self.stream(body.cmd, body.attempt, body.ts, bytes(body.item))
@@ -879,6 +912,7 @@ class LiveRun:
     def _end(self, end: ev.Event, now: int) -> None:
         if isinstance(end, ev.ContinuedAsNew):
             assert self.execution is not None
+            self.steps.drop_elsewhere()
             self._history = [end]
             if self.row.durable:
                 self.change.columns["base_seq"] = self.row.base_seq = end.seq
@@ -963,7 +997,7 @@ class LiveRun:
                 self.change.drop_attribute("hook", hook.key)
         for cmd in list(self.steps.inflight):
             self.steps.drop(cmd)
-        self.steps.to_schedule.clear()
+        self.steps.forget_unscheduled()
         self._retain = self._retain_of_code()
         end = ev.RunCancelled(ts=now, reason=reason, terminated=True)
         if self.row.durable:
@@ -988,7 +1022,7 @@ class LiveRun:
         cancel = next((letter for letter in letters if letter.kind == "cancel"), self._cancel)
         outcomes = self.steps.kept(self.deliveries)
         self.deliveries.clear()
-        self.steps.to_schedule.clear()
+        self.steps.forget_unscheduled()
         self.change.clear()
         self.change.consumed = self._orders
         self._keep_outcomes(outcomes)
@@ -1062,7 +1096,20 @@ class LiveRun:
             return
         self._leave({"status": Status.WAITING, "reason": self.waiting_for(), "wake_at": self.next_due()})
 
+    def waiting_for(self) -> str:
+        """Why nothing happens here, in words; empty while a step is to be executed now."""
+        assert self.execution is not None
+        steps = self.steps
+        in_line = steps.slots.waiting() if steps.slots else {}
+        return self.execution.waiting_for({cmd: row.queue for cmd, row in steps.elsewhere.items()}, in_line)
+
     def _leave(self, columns: dict[str, Any]) -> None:
+        status = columns.get("status")
+        if self.steps.elsewhere and status is not None:
+            if status == Status.RETRY or Status(status).is_final:
+                self.steps.drop_elsewhere()
+            elif status in HELD:
+                self.steps.withdraw_elsewhere()
         self.change.columns |= {"owner": None, **columns}
         if "status" in columns:
             self.row.status = self.shown = columns["status"]

@@ -35,17 +35,27 @@ from holdfast.errors import (
 from holdfast.ports import (
     Change,
     Claimed,
+    ClaimedAttempt,
     Clock,
     Committed,
+    EndedAttempt,
     Message,
     NewRun,
     RunRow,
     Subscription,
     WorkerRow,
 )
-from holdfast.stores.arrays import adapt
+from holdfast.stores.arrays import Texts, adapt
 from holdfast.stores.postgres_life import LifeLock, ServerClock
-from holdfast.stores.postgres_sql import POSTGRES, children_of, commit_of, creation_of, goes_alone, messages_of
+from holdfast.stores.postgres_sql import (
+    POSTGRES,
+    children_of,
+    commit_of,
+    creation_of,
+    ends_of,
+    goes_alone,
+    messages_of,
+)
 from holdfast.stores.shared import SqlStore, is_about_limits
 
 POOL = 10
@@ -230,7 +240,7 @@ class PostgresStore(SqlStore):
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
-        if replace:
+        if replace or run.messages:
             return super().create(run, replace)
         while True:
             failpoints.hit("create.before_commit")
@@ -252,8 +262,7 @@ class PostgresStore(SqlStore):
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
         limits = any(map(is_about_limits, changes))
-        more = any(change.children or change.signals or change.streamed for change in changes)
-        if not (claim or alone or limits or more):
+        if not (claim or alone or limits or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -268,6 +277,7 @@ class PostgresStore(SqlStore):
             for change in changes:
                 self._signal(db, change)
                 self._stream(db, change)
+                self._answer(db, change)
             freed = self._change_slots(db, changes) if limits else []
             claimed: list[Claimed] = self._claim(db, worker_id, claim, names) if claim else []
         return Committed(claimed, emitted, freed)
@@ -291,6 +301,28 @@ class PostgresStore(SqlStore):
             messages += [message for message in change.messages if not goes_alone(message)]
         if messages:
             db.execute(*messages_of(self.app, messages, self.now()))
+
+    def claim_attempts(
+        self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
+    ) -> list[ClaimedAttempt]:
+        parameters = {
+            "worker": worker_id, "app": self.app, "now": self.now(), "limit": limit, "queues": Texts(queues),
+            "steps": Texts(steps),
+        }  # fmt: skip
+        failpoints.hit("claim_attempts.before_commit")
+        with self.read() as db:
+            rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
+        failpoints.hit("claim_attempts.after_commit")
+        if not rows[0][0]:
+            raise Fenced(worker_id)
+        return [ClaimedAttempt(token, body) for _, token, body in rows if token is not None]
+
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+        failpoints.hit("end_attempts.before_commit")
+        with self.read() as db:
+            done = {token for (token,) in db.execute(*ends_of(worker_id, ended, self.now()))}
+        failpoints.hit("end_attempts.after_commit")
+        return done
 
     def settle(self, worker_id: str) -> None:
         with self.read() as db:
@@ -356,6 +388,11 @@ class _Db:
         return self._connection.execute(sql, parameters, binary=True)
 
 
+def has_parts(change: Change) -> bool:
+    """Whether there is something that is not written by the one statement."""
+    return bool(change.children or change.signals or change.streamed or change.answers or change.forget_before)
+
+
 def _again(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method that is one transaction, carried out again if the database refused it because of another one."""
 
@@ -373,6 +410,7 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name in (
     "register", "learn", "unregister", "bury", "create", "commit", "post", "delete", "collect", "set_aside",
-    "save_schedules", "emit", "deliver", "declare_limits", "serve",
+    "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt", "end_attempts", "release_attempts",
+    "report_attempts", "declare_limits", "serve",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

@@ -1,7 +1,7 @@
 """PostgreSQL's dialect, and what it can do in one statement: a whole commit.
 
-Order of locks, for everybody: the own worker's row, runs by number, then inserts in the order of their keys. Within one
-statement the parts are carried out in the order in which its last line asks for them.
+Order of locks, for everybody: the own worker's row, runs by number, attempts by token, then inserts in the order of their
+keys. Within one statement the parts are carried out in the order in which its last line asks for them.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.ports import Change, Emission, Message, NewRun
+from holdfast.ports import Change, Emission, EndedAttempt, Message, NewRun
 from holdfast.stores.arrays import Blobs, Numbers, Texts, array
+from holdfast.stores.attempts import ATTEMPT, attempts_in
 from holdfast.stores.dialect import Dialect, Row, Statement
 from holdfast.stores.queries import VALUE_LIMIT
 from holdfast.stores.shared import HISTORY, last_time, updates_of
 
 NUMBERS = {
     "no", "run", "seq", "cause", "attempt", "ts", "held", "wake_at", "losses", "base_seq", "end_seq", "priority", "durable",
-    "created_at", "started_at", "finished_at", "expires_at", "control", "late", "quiet", "nth", "limited", "turn",
-    "asked_at",
+    "created_at", "started_at", "finished_at", "expires_at", "control", "late", "quiet", "nth",
+    "number", "not_before", "limited", "turn", "asked_at",
 }  # fmt: skip
 BLOBS = {"payload", "options", "fingerprint", "body", "letter", "refusal", "eviction"}
 NEW_RUN = (
@@ -129,6 +130,7 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> 
             "consumed", "DELETE FROM inbox USING fence WHERE id = ANY(%(consumed)b::bigint[]) RETURNING 1",
             {"consumed": Numbers(consumed)},
         )  # fmt: skip
+    _attempts(batch, app, changes)
     _attributes(batch, changes)
     history = [
         (change.no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload)
@@ -147,7 +149,10 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> 
 
 def goes_alone(message: Message) -> bool:
     """Whether what is done depends on which run has the id: such messages are few, and not written with the others."""
-    return message.once or message.run_no is not None or message.child_of is not None or message.if_gone is not None
+    return (
+        message.once or message.run_no is not None or message.child_of is not None or message.if_gone is not None
+        or bool(message.request)
+    )  # fmt: skip
 
 
 def messages_of(app: str, messages: Sequence[Message], now: int) -> Statement:
@@ -208,6 +213,39 @@ def _messages(batch: Batch, messages: Sequence[Message], statuses: Sequence[Row]
         )
         parameters |= {"changed": Numbers(no for no, _ in statuses), "changed_to": Texts(to for _, to in statuses)}
         batch.add("messages", sql, parameters)
+
+
+def _attempts(batch: Batch, app: str, changes: Sequence[Change]) -> None:
+    """Attempts that are not wanted any more, and new ones."""
+    dropped = sorted(token for change in changes for token in change.dropped_attempts)
+    withdrawn = sorted(token for change in changes for token in change.withdrawn_attempts)
+    for name, tokens, condition in (("ended", dropped, ""), ("unasked", withdrawn, "a.worker IS NULL AND ")):
+        if tokens:
+            sql = (
+                f"DELETE FROM attempts a USING fence WHERE {condition}a.token IN (SELECT token FROM attempts "
+                f"WHERE token = ANY(%({name})b::text[]) ORDER BY token FOR UPDATE) RETURNING 1"
+            )
+            batch.add(name, sql, {name: Texts(tokens)})
+    for sql, parameters in _insert("attempts", ATTEMPT, sorted(attempts_in(app, changes))):
+        batch.add("asked", f"{sql}, fence RETURNING 1", parameters)
+
+
+def ends_of(worker_id: str, ended: Sequence[EndedAttempt], now: int) -> Statement:
+    """Outcomes of attempts into the inboxes of their runs; the tokens of those that were still the worker's."""
+    rows = [(one.token, one.message.kind, one.message.dedupe, one.message.body) for one in ended]
+    source, parameters = table_of(("token", "kind", "dedupe", "body"), sorted(rows, key=lambda row: row[0]), "ended")
+    return (
+        f"WITH v AS MATERIALIZED (SELECT v.* FROM {source}), "
+        "mine AS MATERIALIZED (SELECT a.token FROM attempts a WHERE a.token IN (SELECT v.token FROM v) "
+        "AND a.worker = %(worker)s ORDER BY a.token FOR UPDATE), "
+        "gone AS (DELETE FROM attempts a USING mine WHERE a.token = mine.token RETURNING a.token, a.run), "
+        "told AS (INSERT INTO inbox (run, kind, control, dedupe, body, ts) "
+        "SELECT r.no, v.kind, 0, v.dedupe, v.body, %(now)s FROM gone JOIN v ON v.token = gone.token "
+        "JOIN runs r ON r.no = gone.run WHERE r.status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED') "
+        "ORDER BY r.no, v.dedupe NULLS FIRST ON CONFLICT DO NOTHING RETURNING 1) "
+        "SELECT token FROM gone",
+        {"worker": worker_id, "now": now, **parameters},
+    )
 
 
 def _attributes(batch: Batch, changes: Sequence[Change]) -> None:

@@ -13,8 +13,20 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from holdfast.codec.ordering import EXACT, LAST_CHARACTER, order_key
 from holdfast.errors import EncodeError
-from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, Status, StreamRow, WorkerRow
+from holdfast.ports import (
+    AttemptRow,
+    Clock,
+    DomainEventRow,
+    QueueRow,
+    RunQuery,
+    RunRow,
+    ScheduleRow,
+    Status,
+    StreamRow,
+    WorkerRow,
+)
 from holdfast.stores.dialect import Dialect
 
 COLUMNS = (
@@ -23,13 +35,13 @@ COLUMNS = (
     "fingerprint", "created_at", "started_at", "finished_at", "expires_at", "limited",
 )  # fmt: skip
 EVENT_COLUMNS = ("no", "app", "id", "name", "key", "payload", "correlation", "run_id", "cmd", "quiet", "ts")
+ATTEMPT_COLUMNS = ("token", "run", "cmd", "step", "number", "queue", "not_before", "worker", "claimed_at")
 IS_ACTIVE = "EXISTS (SELECT 1 FROM runs r WHERE r.app = s.app AND r.id = s.active AND r.finished_at IS NULL)"
 SCHEDULE = (
     "s.name, s.workflow, s.spec, s.declared, s.paused, s.reason, s.next_at, s.last_at, s.active, {is_active}, s.queued, "
     "s.revision"
 )
 VALUE_LIMIT = 200
-LAST_CHARACTER = "\U0010ffff"
 Item = TypeVar("Item", bound=str | int)
 
 
@@ -65,12 +77,12 @@ def damage_of(**columns: tuple[Any, type[str] | type[int]]) -> str:
 def read_queries(dialect: Dialect) -> dict[str, str]:
     """All queries by name, in the words of one database."""
     folder = resources.files("holdfast.stores").joinpath("sql")
-    text = "".join(
-        folder.joinpath(name).read_text() for name in ("queries.sql", "domain_events.sql", "limits.sql", *dialect.files)
-    )
+    files = ("queries.sql", "domain_events.sql", "attempts.sql", "limits.sql", *dialect.files)
+    text = "".join(folder.joinpath(name).read_text() for name in files)
     text = text.replace("{columns}", ", ".join(COLUMNS))
     text = text.replace("{schedule}", SCHEDULE).replace("{is_active}", IS_ACTIVE)
     text = text.replace("{event}", ", ".join(f"e.{name}" for name in EVENT_COLUMNS))
+    text = text.replace("{attempt}", ", ".join(f"a.{name}" for name in ATTEMPT_COLUMNS))
     blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
     texts = (re.sub(r"^--.*\n", "", block, flags=re.M).strip().rstrip("; ") for block in blocks[1::2])
     return {name: dialect.render(query) for name, query in zip(blocks[::2], texts, strict=True)}
@@ -105,8 +117,9 @@ class SqlQuery(abc.ABC):
         return [
             WorkerRow(
                 id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=list_in(r[5], str), address=r[6],
-                started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str),
-                damage=damage_of(names=(r[5], str), schedules=(r[9], str)),
+                started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str), kind=r[10], queues=list_in(r[11], str),
+                steps=list_in(r[12], str),
+                damage=damage_of(names=(r[5], str), schedules=(r[9], str), queues=(r[11], str), steps=(r[12], str)),
             )
             for r in rows
         ]  # fmt: skip
@@ -185,10 +198,26 @@ class SqlQuery(abc.ABC):
                 schedule=query.schedule,
             )
         for i, (key, value) in enumerate(query.data.items()):
+            order = order_key(value.encode())
+            exactly = "" if order[0] in EXACT and len(order) < VALUE_LIMIT else f" AND body = :body{i}"
             add(
-                f"no IN (SELECT run FROM attributes WHERE key = :key{i} AND value = :value{i} AND body = :body{i})",
-                **{f"key{i}": f"data.{key}", f"value{i}": value[:VALUE_LIMIT], f"body{i}": value.encode()},
-            )
+                # Older versions wrote the encoded value itself.
+                f"no IN (SELECT run FROM attributes WHERE key = :key{i} AND value = :order{i}{exactly} UNION ALL "
+                f"SELECT run FROM attributes WHERE key = :key{i} AND value = :value{i} AND body = :body{i})",
+                **{
+                    f"key{i}": f"data.{key}", f"value{i}": value[:VALUE_LIMIT], f"body{i}": value.encode(),
+                    f"order{i}": order[:VALUE_LIMIT],
+                },
+            )  # fmt: skip
+        for i, span in enumerate(query.spans):
+            parts = []
+            for j, one in enumerate((span, *span.others)):
+                low, high = (">" if one.above else ">="), ("<=" if one.upto else "<")
+                parts.append(
+                    f"SELECT run FROM attributes WHERE key = :span{i} AND value {low} :low{i}_{j} AND value {high} :high{i}_{j}"
+                )
+                parameters |= {f"low{i}_{j}": one.low[:VALUE_LIMIT], f"high{i}_{j}": one.high[: VALUE_LIMIT + 1]}
+            add(f"no IN ({' UNION ALL '.join(parts)})", **{f"span{i}": f"data.{span.key}"})
         return " AND ".join(where), parameters
 
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
@@ -208,6 +237,11 @@ class SqlQuery(abc.ABC):
         with self.read() as db:
             return dict(db.execute(self._q["attributes"], {"no": self._number(db, run_id), "key": key}).fetchall())
 
+    def answer(self, run_id: str, request: str) -> bytes | None:
+        with self.read() as db:
+            found = db.execute(self._q["answer"], {"no": self._number(db, run_id), "id": request}).fetchone()
+        return None if found is None else bytes(found[0])
+
     def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
         with self.read() as db:
             parameters = {"no": self._number(db, run_id), "after": after, "limit": limit}
@@ -221,6 +255,16 @@ class SqlQuery(abc.ABC):
         with self.read() as db:
             rows = db.execute(self._q["find_hook"], {"value": key, "app": self.app}).fetchall()
         return [(run_id, name) for run_id, names in rows for name in list_in(names, str)]
+
+    def attempts(self, run_id: str) -> list[AttemptRow]:
+        with self.read() as db:
+            nos = self.dialect.array([self._number(db, run_id)])
+            return [self._attempt(row) for row in db.execute(self._q["attempts_of_runs"], {"nos": nos})]
+
+    def queues(self) -> list[QueueRow]:
+        with self.read() as db:
+            rows = db.execute(self._q["queues"], {"app": self.app}).fetchall()
+        return [QueueRow(queue=r[0], waiting=int(r[1]), since=r[2], claimed=int(r[3])) for r in rows]
 
     # -- schedules
 
@@ -264,6 +308,14 @@ class SqlQuery(abc.ABC):
     @staticmethod
     def _row(values: Sequence[Any]) -> RunRow:
         return RunRow(**dict(zip(COLUMNS, values, strict=True)))
+
+    @staticmethod
+    def _attempt(values: Sequence[Any]) -> AttemptRow:
+        token, run, cmd, step, number, queue, due, worker, claimed_at = values
+        return AttemptRow(
+            token=token, run_no=run, cmd=cmd, step=step, number=number, queue=queue, due=due, worker=worker,
+            claimed_at=claimed_at,
+        )  # fmt: skip
 
     @staticmethod
     def _event(values: Sequence[Any]) -> DomainEventRow:

@@ -39,13 +39,14 @@ from holdfast.ports import (
     Subscription,
     WorkerRow,
 )
+from holdfast.stores.attempts import AttemptTables
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
 from holdfast.stores.limits import LimitTables
 from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
-PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "slots")
+PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests", "slots")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
@@ -66,7 +67,7 @@ class LifeLockLike(Protocol):
     def clear(self) -> None: ...
 
 
-class SqlStore(EventTables, LimitTables):
+class SqlStore(AttemptTables, EventTables, LimitTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
@@ -151,7 +152,8 @@ class SqlStore(EventTables, LimitTables):
                         "id": worker.id, "app": worker.app, "host": worker.host, "pid": worker.pid,
                         "build": worker.build, "names": json.dumps(worker.names),
                         "schedules": json.dumps(worker.schedules), "address": worker.address, "started_at": now,
-                        "lease_until": now + lease,
+                        "lease_until": now + lease, "kind": worker.kind, "queues": json.dumps(worker.queues),
+                        "steps": json.dumps(worker.steps),
                     },
                 )  # fmt: skip
                 self._welcome(db, worker, subscriptions)
@@ -169,7 +171,8 @@ class SqlStore(EventTables, LimitTables):
     def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
         with self.write("learn") as db:
             parameters = {
-                "worker": worker.id, "names": json.dumps(worker.names), "schedules": json.dumps(worker.schedules)
+                "worker": worker.id, "names": json.dumps(worker.names), "schedules": json.dumps(worker.schedules),
+                "queues": json.dumps(worker.queues), "steps": json.dumps(worker.steps),
             }  # fmt: skip
             if not db.execute(self._q["learn"], parameters).rowcount:
                 raise Fenced(worker.id)
@@ -275,6 +278,8 @@ class SqlStore(EventTables, LimitTables):
         self._insert_records(db, [(no, run.records)])
         for key, value, body in run.attributes:
             self._set_attribute(db, no, key, value, body)
+        for message in run.messages:
+            self._insert_message(db, message)
         return no
 
     def _set_attribute(self, db: Any, no: int, key: str, value: str, body: bytes) -> None:
@@ -288,13 +293,14 @@ class SqlStore(EventTables, LimitTables):
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         with self.write("commit", lasting=bool(changes)) as db:
-            if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
-                raise Fenced(worker_id)
+            self._check_alive(db, worker_id)
             self._insert_records(db, [(change.no, change.records) for change in changes])
             self._update_runs(db, changes)
-            for change in changes:
-                if has_more_than_history(change):
-                    self._apply(db, change)
+            rich = [change for change in changes if has_more_than_history(change)]
+            if rich:
+                self._apply_attempts(db, rich)
+            for change in rich:
+                self._apply(db, change)
             freed = self._change_slots(db, changes) if any(map(is_about_limits, changes)) else []
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
             return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted, freed)
@@ -325,6 +331,15 @@ class SqlStore(EventTables, LimitTables):
             self._set_attribute(db, change.no, key, value, body)
         if change.streamed:
             self._stream(db, change)
+        self._answer(db, change)
+
+    def _answer(self, db: Any, change: Change) -> None:
+        for answer in change.answers:
+            parameters = {"run": change.no, "id": answer.request, "seq": answer.seq, "body": answer.body}
+            db.execute(self._q["answer_request"], parameters)
+        if change.forget_before:
+            for table in ("history", "requests"):
+                db.execute(self._q[f"forget_{table}"], {"run": change.no, "before": change.forget_before})
 
     def _stream(self, db: Any, change: Change) -> None:
         for cmd, attempt, ts, item in change.streamed:
@@ -343,6 +358,9 @@ class SqlStore(EventTables, LimitTables):
         claimed = {row.no: Claimed(row, [], [], is_first=row.started_at == now) for row in rows}
         for no, payload in db.execute(self._q["history_from_base"], {"nos": nos}):
             claimed[no].payloads.append(payload)
+        # Before the messages: one that ends in between is then found as both, and never as neither.
+        for row in db.execute(self._q["attempts_of_runs"], {"nos": nos}):
+            claimed[row[1]].attempts.append(self._attempt(row))
         for letter in db.execute(self._q["letters_of_runs"], {"nos": nos}):
             claimed[letter[1]].letters.append(Letter(*letter))
         limited = [row.no for row in rows if row.limited]
@@ -370,8 +388,15 @@ class SqlStore(EventTables, LimitTables):
             if not db.execute(self._q["take_once"], {"run": run, "value": message.dedupe}).rowcount:
                 db.execute(self._q["consume"], {"ids": self.dialect.array([number])})
                 return False
-        if kept is None and message.if_gone is not None and self._addressed(db, message) is None:
-            self._insert_message(db, message.if_gone)
+        if kept is not None and message.request:
+            number, run = kept
+            if not db.execute(self._q["add_request"], {"run": run, "id": message.request}).rowcount:
+                db.execute(self._q["consume"], {"ids": self.dialect.array([number])})
+                return False
+        if kept is None and message.if_gone is not None:
+            row = self._addressed(db, message)
+            if row is None or (message.or_ended and row[1] in FINAL):
+                self._insert_message(db, message.if_gone)
         return kept is not None
 
     def _addressed(self, db: Any, message: Message) -> Any:
@@ -496,7 +521,8 @@ def has_more_than_history(change: Change) -> bool:
     """Whether there is anything beside events and columns of the run's row: mostly there is not."""
     return bool(
         change.consumed or change.children or change.messages or change.signals or change.dropped_attributes
-        or change.attributes or change.streamed
+        or change.attributes or change.streamed or change.answers or change.forget_before or change.attempts
+        or change.dropped_attempts or change.withdrawn_attempts
     )  # fmt: skip
 
 

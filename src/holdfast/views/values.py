@@ -19,7 +19,7 @@ Data = bytes | memoryview | Raw
 COMMON = ("seq", "kind", "ts", "name", "cmd", "cause", "attempt")
 """What any event may have; all else is particular to its kind."""
 
-_MOMENTS = ("due", "expires", "retry_at", "scheduled_at", "started", "value")
+_MOMENTS = ("due", "expires", "limit", "retry_at", "scheduled_at", "started", "until", "value")
 
 
 class Reader(Protocol):

@@ -74,9 +74,13 @@ ON CONFLICT (app, lim, key) DO UPDATE SET next = excluded.next;
 DELETE FROM lines WHERE app = :app AND lim = :name AND next < :now;
 
 -- name: forget_ended
+-- Nothing should be left by runs that have ended. Of a run that is held, a step may have ended elsewhere.
 DELETE FROM slots
 WHERE app = :app AND lim = :name
-  AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = slots.run AND r.finished_at IS NULL);
+  AND (NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = slots.run AND r.finished_at IS NULL)
+       OR EXISTS (SELECT 1 FROM runs r JOIN inbox i ON i.run = r.no
+                  WHERE r.no = slots.run AND r.held = 1 AND r.owner IS NULL AND slots.cmd <> ''
+                    AND i.kind = 'outcome' AND i.dedupe LIKE 'outcome:' || slots.cmd || ':%'));
 
 -- name: give_back
 DELETE FROM slots WHERE holder {among holders} RETURNING lim, key;
@@ -85,7 +89,10 @@ DELETE FROM slots WHERE holder {among holders} RETURNING lim, key;
 DELETE FROM slots WHERE run {numbered nos} RETURNING lim, key;
 
 -- name: give_others_back
-DELETE FROM slots WHERE run = :run AND NOT (cmd {among kept}) RETURNING lim, key;
+DELETE FROM slots
+WHERE run = :run AND NOT (cmd {among kept})
+  AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.run = slots.run AND a.cmd = slots.cmd)
+RETURNING lim, key;
 
 -- name: slots_of_runs
 SELECT run, cmd, token, granted, lim, rest FROM slots WHERE run {numbered nos} ORDER BY no;

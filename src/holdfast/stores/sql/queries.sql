@@ -74,6 +74,22 @@ WHERE app = :app AND id = :run_id AND no = coalesce(CAST(:run_no AS BIGINT), no)
 -- The inbox forgets what was read; what is good for one answer has to be known for longer.
 INSERT INTO attributes (run, key, value, body) VALUES (:run, 'once', :value, '') ON CONFLICT DO NOTHING;
 
+-- name: add_request
+INSERT INTO requests (run, id) VALUES (:run, :id) ON CONFLICT DO NOTHING;
+
+-- name: answer_request
+-- The first answer stands.
+UPDATE requests SET seq = :seq, body = :body WHERE run = :run AND id = :id AND seq IS NULL;
+
+-- name: answer
+SELECT body FROM requests WHERE run = :no AND id = :id AND seq IS NOT NULL;
+
+-- name: forget_history
+DELETE FROM history WHERE run = :run AND seq < :before;
+
+-- name: forget_requests
+DELETE FROM requests WHERE run = :run AND seq < :before;
+
 -- name: orders
 SELECT kind FROM inbox WHERE run = :no AND control = 1 ORDER BY id;
 
@@ -94,15 +110,15 @@ INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE 
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING;
 
 -- name: insert_worker
-INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until)
-VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until);
+INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until, kind, queues, steps)
+VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until, :kind, :queues, :steps);
 
 -- name: beat
 UPDATE workers SET lease_until = :until WHERE id = :worker;
 
 -- name: select_workers
-SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules FROM workers WHERE app = :app
-ORDER BY started_at, id;
+SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules, kind, queues, steps FROM workers
+WHERE app = :app ORDER BY started_at, id;
 
 -- name: addresses
 SELECT address FROM workers WHERE (app = :app OR :everyone = 1) AND address <> '';
@@ -138,7 +154,7 @@ UPDATE runs SET owner = NULL, wake_at = CASE WHEN held = 0 AND finished_at IS NU
 WHERE app = :app AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.owner);
 
 -- name: learn
-UPDATE workers SET names = :names, schedules = :schedules WHERE id = :worker;
+UPDATE workers SET names = :names, schedules = :schedules, queues = :queues, steps = :steps WHERE id = :worker;
 
 -- name: welcome
 -- A new worker may know code that nobody knew, or have mended code that diverged.
