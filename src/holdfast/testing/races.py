@@ -38,7 +38,7 @@ PATIENCE = 30.0
 
 class Scene:
     """Runs in every state, two workers, and the operations that may meet there. `number` keeps it apart from others. With
-    `attempts` there are some of a run, and two executors; with `limits` one step has a slot and another waits."""
+    `attempts` there are some of a run, and two executors; with `limits` steps wait for a slot that is free."""
 
     def __init__(
         self, stores: tuple[Any, Any], clock: MovableClock, number: int, attempts: bool = False, limits: bool = False
@@ -67,8 +67,9 @@ class Scene:
         self.limits = limits
         if limits:
             self.one.declare_limits([LimitRow(name=LIMIT, concurrency=1)])
-            self.one.commit(self.w1, [Change(no=self.mine.row.no, asks=_asks("a", "b"))], 0, NAMES)
+            self.one.commit(self.w1, [Change(no=self.mine.row.no, asks=_asks("a", "b", "c", "d"))], 0, NAMES)
             self.one.serve(self.w1, LIMIT, None)
+            self.one.commit(self.w1, [Change(no=self.mine.row.no, gives_back=["a"])], 0, NAMES)
 
     def _ask(self, number: int) -> None:
         self.x1, self.x2 = f"x1-{number}", f"x2-{number}"
@@ -182,8 +183,8 @@ class Scene:
     # -- what may meet where something is limited
 
     def gives_way(self, store: Store) -> None:
-        """A step ends, another no longer waits, two others come."""
-        change = Change(no=self.mine.row.no, gives_back=["a", "b"], asks=_asks("c", "d"))
+        """The first no longer waits, and another comes."""
+        change = Change(no=self.mine.row.no, gives_back=["b"], asks=_asks("e"))
         store.commit(self.w1, [change], 0, NAMES)
 
     def serves(self, store: Store) -> None:
