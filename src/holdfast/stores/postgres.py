@@ -29,6 +29,7 @@ from holdfast.errors import (
     StoreBusyError,
     StoreError,
     StoreFullError,
+    StoreMovedError,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
@@ -68,7 +69,14 @@ class PostgresStore(SqlStore):
     dialect = POSTGRES
 
     def __init__(
-        self, app: str, url: str, clock: Clock, *, server_time: bool = True, judge_after: float | None = None
+        self,
+        app: str,
+        url: str,
+        clock: Clock,
+        *,
+        server_time: bool = True,
+        judge_after: float | None = None,
+        as_it_is: bool = False,
     ) -> None:
         parts = urlsplit(url)
         given = [option.partition("=") for option in parts.query.split("&") if option]
@@ -94,7 +102,7 @@ class PostgresStore(SqlStore):
         self._server_clock = ServerClock(clock) if server_time else None
         try:
             self.connect().close()  # a wrong address is told at once, not when the pool's patience ends
-            super().__init__(app, f"postgresql://{shown}", self._server_clock or clock)
+            super().__init__(app, f"postgresql://{shown}", self._server_clock or clock, as_it_is=as_it_is)
             if self._server_clock is not None:
                 self._ask_the_time(self._server_clock)
         except BaseException:
@@ -319,6 +327,8 @@ class PostgresStore(SqlStore):
                 f"no connection to {where} within {PATIENCE:g} s: the server is down, or all {self._size} of this process "
                 "are in use; raise ?pool="
             )
+        if code == "HF001":  # of our own, see copying.py
+            return StoreMovedError(error.diag.message_primary or text)  # type: ignore[attr-defined]
         if code == "53100":
             return StoreFullError(
                 f"the server of {where} has no room left ({text}); free some, runs go on by themselves"
@@ -344,13 +354,13 @@ class PostgresStore(SqlStore):
 class _Db:
     """A connection as the shared code uses it."""
 
-    __slots__ = ("_connection",)
+    __slots__ = ("connection",)
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
+        self.connection = connection
 
     def execute(self, sql: str, parameters: Any = None) -> psycopg.Cursor[Any]:
-        return self._connection.execute(sql, parameters, binary=True)
+        return self.connection.execute(sql, parameters, binary=True)
 
 
 def _again(method: Callable[..., Any]) -> Callable[..., Any]:

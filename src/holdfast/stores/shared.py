@@ -41,6 +41,7 @@ from holdfast.ports import (
 )
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
+from holdfast.stores.moves import move_of, refuse_moved
 from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
@@ -70,13 +71,15 @@ class SqlStore(EventTables):
 
     dialect: Dialect = SQLITE
 
-    def __init__(self, app: str, url: str, clock: Clock) -> None:
+    def __init__(self, app: str, url: str, clock: Clock, *, as_it_is: bool = False) -> None:
+        """With `as_it_is` nothing is upgraded or refused: for whoever looks at a store, or moves it."""
         self.app = app
         self.url = url
         self.clock = clock
         self._q = read_queries(self.dialect)
         self._alive_here: dict[str, LifeLockLike | None] = {}
-        self._migrate()
+        if not as_it_is:
+            self.upgrade()
 
     # -- what a backend gives
 
@@ -90,6 +93,10 @@ class SqlStore(EventTables):
     def life_lock(self, worker_id: str) -> LifeLockLike | None:
         """The lock that a worker of that id holds as long as it lives; None if all workers live in this process."""
 
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of every connection."""
+
     def check(self) -> None:
         """A server watches over its own files."""
 
@@ -98,11 +105,19 @@ class SqlStore(EventTables):
 
     # -- schema
 
-    def _migrate(self) -> None:
+    def schema_versions(self) -> tuple[int, int]:
+        """The schema's version here, 0 if there is nothing yet, and the newest that this library knows."""
+        with self.read() as db:
+            return self._schema_version(db), migrations(self.dialect)[-1][0]
+
+    def upgrade(self, even_if_moved: bool = False) -> None:
+        """Bring the schema up to date."""
         known = migrations(self.dialect)
         newest = known[-1][0]
         with self.read() as db:
             current = self._schema_version(db)
+            if current and not even_if_moved:
+                refuse_moved(self.url, move_of(db))
         if current < newest:
             with self.write("migrate") as db:
                 self._before_migrating(db)

@@ -25,6 +25,7 @@ from holdfast.errors import (
     StoreError,
     StoreFullError,
     StoreLostError,
+    StoreMovedError,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
@@ -93,7 +94,9 @@ class _Connection:
 class SqliteStore(SqlStore):
     """`sqlite:///path/to/file.db`, a plain path, or `:memory:` for one process."""
 
-    def __init__(self, app: str, url: str, clock: Clock, *, timeout: float = BUSY_TIMEOUT) -> None:
+    def __init__(
+        self, app: str, url: str, clock: Clock, *, timeout: float = BUSY_TIMEOUT, as_it_is: bool = False
+    ) -> None:
         path, _, query = url.removeprefix("sqlite:///").partition("?")
         options = {key: values[-1] for key, values in parse_qs(query).items()}
         sync = options.pop("sync", "full")
@@ -117,7 +120,7 @@ class SqliteStore(SqlStore):
             self._check_place()
         with gate.using(self._file):
             try:
-                super().__init__(app, url if self.in_memory else self.path, clock)
+                super().__init__(app, url if self.in_memory else self.path, clock, as_it_is=as_it_is)
             except OSError as error:
                 self.close()
                 raise self._translate(error) from error
@@ -401,6 +404,8 @@ class SqliteStore(SqlStore):
                 f"{self.path} was locked by another program for {self._timeout:g} s ({text}); close whatever has it "
                 "open in a transaction"
             )
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_TRIGGER:  # of our own, see copying.py
+            return StoreMovedError(text)
         if code == sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailableError(f"{self.path} can't be opened ({text}); check the path and its permissions")
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
