@@ -93,5 +93,6 @@ def build_engine(
     executor = LocalExecutor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
         child_command=describe, surroundings=Surroundings(app.arounds, app.replaced), keep_logs=app.keep_logs,
+        transact=store.transaction,
     )  # fmt: skip
     return Host(Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None))

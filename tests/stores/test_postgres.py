@@ -17,7 +17,7 @@ import pytest
 from holdfast.app import SystemClock
 from holdfast.errors import EncodeError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from holdfast.ports import Change, Emission, Message, NewRun, Record, RunQuery, Subscription, WorkerRow
-from holdfast.stores import postgres
+from holdfast.stores import postgres, postgres_connections
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres_life import ServerClock
 from holdfast.testing import MovableClock
@@ -381,7 +381,7 @@ def test_a_wrong_option_is_refused(postgres_server: str, option: str) -> None:
 def test_a_pool_that_is_empty_is_a_busy_store(
     open_store: Callable[..., PostgresStore], postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "PATIENCE", 0.2)
+    monkeypatch.setattr(postgres_connections, "PATIENCE", 0.2)
     store = open_store(f"{postgres_url}&pool=2")
     with store.read(), store.read():
         with pytest.raises(StoreBusyError, match=r"raise \?pool="):

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -98,11 +99,18 @@ class Client:
         self.codec: Codec = definitions.codec
         self._entries = Entries(self.codec)
 
+    def joined(self, connection: object) -> Client:
+        """The same in a transaction of somebody else's."""
+        return Client(self._definitions, *self.store.join(connection))
+
     # -- starting
 
     def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls."""
         refuse_while_importing(f"a run of {name!r} is started")
+        if options.connection is not None:
+            started = self.joined(options.connection).start(name, call, replace(options, connection=None))
+            return Run(self, started.id, started._which.no)
         context = current_step.get()
         if context is None:
             return self._create(name, call, options, options.id or str(uuid.uuid4()), None)

@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from holdfast.api.calls import Call, ChildRun, StepFuture
 from holdfast.api.checks import check_arguments, to_epoch
-from holdfast.api.direct_calls import call_directly
+from holdfast.api.direct_calls import call_directly, call_in_transaction
 from holdfast.api.handles import Run
 from holdfast.api.options import (
     NO_OPTIONS,
@@ -26,6 +26,7 @@ from holdfast.api.options import (
     OnParentClose,
     StartOptions,
     check_call,
+    refuse_connection,
     start_options_of,
 )
 from holdfast.api.owner import Owner
@@ -158,11 +159,13 @@ class _Function(abc.ABC, Generic[P, R, F]):
         queue: str | None = None,
         if_exists: IfExists = "return",
         on_parent_close: OnParentClose = "cancel",
+        connection: object = None,
     ) -> CallOptions[P, R, F]:
-        """Say more about one call: `fn.options(id="order-17").start(order)`."""
+        """Say more about one call: `fn.options(id="order-17").start(order)`. With the `connection` of an open transaction on
+        the store's database, of psycopg, sqlite3, SQLAlchemy or Django, the run exists once that is committed."""
         return CallOptions(
             self,
-            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close),
+            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close, connection),
         )
 
     @abc.abstractmethod
@@ -201,7 +204,11 @@ class SyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         execution = self._execution()
         if execution is None:
-            return cast("R", call_directly(self._definition, args, kwargs, self._app.replaced))
+            definition, app = self._definition, self._app
+            if not definition.options.transaction:
+                return cast("R", call_directly(definition, args, kwargs, app.replaced))
+            call = functools.partial(call_directly, definition, args, kwargs, app.replaced)
+            return cast("R", call_in_transaction(call, lambda: app.client.store.transaction(None, "")))
         found: R = wait_plainly(execution.ask_step(self._definition.name, self._encode(args, kwargs)))
         return found
 
@@ -282,7 +289,8 @@ class CallOptions(Generic[P, R, F]):
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """`start` for async code."""
         start = self._prepare(args, kwargs)
-        return cast("Run[R]", start() if running() is not None else await asyncio.to_thread(start))
+        stays = running() is not None or self._options.connection is not None  # which is this thread's
+        return cast("Run[R]", start() if stays else await asyncio.to_thread(start))
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
@@ -294,6 +302,7 @@ class CallOptions(Generic[P, R, F]):
         execution = function._execution()
         if execution is None:
             raise WrongContextError(f"{function!r}.submit() works in a workflow; elsewhere use .start()")
+        refuse_connection(self._options)
         return function._submit(execution, function._encode(args, kwargs), self._options)
 
     def _parts(self) -> tuple[_Function[P, R, F], StartOptions]:
@@ -308,6 +317,7 @@ class CallOptions(Generic[P, R, F]):
         call = function._encode(args, kwargs)
         execution = function._execution()
         if execution is not None:
+            refuse_connection(options)
             if not isinstance(function, Workflow):
                 raise WrongContextError(
                     f"{function!r}.start() in a workflow: call it, or use .submit(); a run of its own is for outside"

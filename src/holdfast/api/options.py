@@ -29,7 +29,7 @@ from holdfast.core.definitions import (
     WorkflowOptions,
 )
 from holdfast.durations import Duration
-from holdfast.errors import ArgumentError, DefinitionError
+from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 
 IfExists = Literal["return", "error", "restart"]
 OnParentClose = Literal["cancel", "abandon"]
@@ -50,6 +50,7 @@ class StartOptions:
     queue: str | None = None
     if_exists: IfExists = "return"
     on_parent_close: OnParentClose = "cancel"
+    connection: object = None
     again: bool = False  # an earlier attempt of the step that starts it may have done so
 
     def __post_init__(self) -> None:
@@ -76,6 +77,14 @@ class StartOptions:
         if context is None or self.id is not None:
             return self
         return replace(self, id=context.next_child_id(name), again=True)
+
+
+def refuse_connection(options: StartOptions) -> None:
+    if options.connection is not None:
+        raise WrongContextError(
+            "connection= is for what is started from outside, or in a step: a workflow is replayed, and its children are "
+            "committed with its history"
+        )
 
 
 def start_options_of(what: str, given: dict[str, Any]) -> StartOptions:
@@ -112,12 +121,24 @@ def step_options(given: dict[str, Any]) -> StepOptions:
         force_local=check_flag("force_local", options.pop("force_local", False)),
         max_losses=_count("max_losses", options.pop("max_losses", 3)),
         queue=check_queue(options.pop("queue", "")),
+        transaction=check_flag("transaction", options.pop("transaction", False)),
         **options,
     )
+    if made.transaction:
+        _check_transaction(made)
     if made.pool == "process":
         refuse_local_errors("retry_for", made.retry_for)
         refuse_local_errors("no_retry_for", made.no_retry_for)
     return made
+
+
+def _check_transaction(options: StepOptions) -> None:
+    if options.at_most_once:
+        raise DefinitionError(
+            "transaction=True makes a step's writes happen exactly once, also if it is executed again; leave out at_most_once="
+        )
+    if options.pool == "process":
+        raise DefinitionError("transaction=True is for steps on threads: leave out pool='process'")
 
 
 def workflow_options(given: dict[str, Any]) -> WorkflowOptions:

@@ -162,13 +162,14 @@ class Canvas(abc.ABC):
         timeout: Duration | None = None,
         max_retries: int | None = None,
         if_exists: IfExists = "return",
+        connection: object = None,
     ) -> CanvasOptions:
         """Say more about the run: `canvas.options(id="night-17").start()`."""
         return CanvasOptions(
             self,
             StartOptions(
                 id=id, delay=delay, at=at, priority=priority, timeout=timeout, max_retries=max_retries,
-                if_exists=if_exists,
+                if_exists=if_exists, connection=connection,
             ),
         )  # fmt: skip
 
@@ -205,7 +206,8 @@ class CanvasOptions:
 
     async def astart(self, *args: Any, **kwargs: Any) -> Run[Any]:
         """`start` for async code."""
-        return await asyncio.to_thread(self._prepare(args, kwargs))
+        start = self._prepare(args, kwargs)
+        return start() if self._options.connection is not None else await asyncio.to_thread(start)
 
     def delay(self, *args: Any, **kwargs: Any) -> Run[Any]:
         """Celery's spelling of `start`."""

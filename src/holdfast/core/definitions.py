@@ -73,6 +73,7 @@ class StepOptions:
     max_losses: int = 3
     queue: str = ""
     retry_within: int | None = None
+    transaction: bool = False
 
     @property
     def at_most_once(self) -> bool:

@@ -1,7 +1,7 @@
 """The PostgreSQL store: any number of workers on any number of machines.
 
-Only what is peculiar to PostgreSQL is here: connections, transactions, locks, errors, time. What it says in SQL is in
-`postgres_sql.py`, push is in `postgres_notifier.py`.
+Only what is peculiar to PostgreSQL is here: transactions, locks, errors, time. What it says in SQL is in
+`postgres_sql.py`, connections are in `postgres_connections.py`, push is in `postgres_notifier.py`.
 """
 
 from __future__ import annotations
@@ -9,30 +9,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import random
-import re
-import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+from psycopg.pq import TransactionStatus
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from holdfast import failpoints
-from holdfast.errors import (
-    EncodeError,
-    Fenced,
-    StoreBusyError,
-    StoreError,
-    StoreFullError,
-    StoreMovedError,
-    StoreReadOnlyError,
-    StoreUnavailableError,
-)
+from holdfast.errors import ArgumentError, EncodeError, Fenced, StoreError, StoreUnavailableError
 from holdfast.ports import (
     Change,
     Claimed,
@@ -40,24 +28,31 @@ from holdfast.ports import (
     Committed,
     Message,
     NewRun,
+    Notifier,
     RunRow,
+    Store,
     Subscription,
+    Topic,
     WorkerRow,
 )
 from holdfast.stores.arrays import adapt
+from holdfast.stores.joining import JoinedNotifier, JoinedStore, driver_connection, no_transaction, wrong_kind
+from holdfast.stores.postgres_connections import Connections, Db, ForeignDb
+from holdfast.stores.postgres_errors import Conflict, in_our_words
 from holdfast.stores.postgres_life import LifeLock, ServerClock
-from holdfast.stores.postgres_sql import POSTGRES, children_of, commit_of, creation_of, goes_alone, messages_of
+from holdfast.stores.postgres_sql import (
+    POSTGRES,
+    children_of,
+    commit_of,
+    creation_of,
+    goes_alone,
+    messages_of,
+    notify,
+    ring_of,
+)
 from holdfast.stores.shared import SqlStore
 
-POOL = 10
-PATIENCE = 10.0
-"""Seconds for a connection, for a lock."""
 PAUSES = (0.005, 0.02, 0.05, 0.1, 0.2)
-_of_the_parent: list[Any] = []
-
-
-class _Conflict(StoreBusyError):
-    """Refused because of another transaction. It did not happen, and can be tried again as it is."""
 
 
 class PostgresStore(SqlStore):
@@ -78,31 +73,15 @@ class PostgresStore(SqlStore):
         judge_after: float | None = None,
         as_it_is: bool = False,
     ) -> None:
-        parts = urlsplit(url)
-        given = [option.partition("=") for option in parts.query.split("&") if option]
-        ours = {name: value for name, _, value in given if name in ("schema", "pool")}
-        self.schema, size = ours.get("schema", "holdfast"), ours.get("pool", str(POOL))
-        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", self.schema):
-            raise StoreUnavailableError(
-                f"?schema={self.schema}: a schema's name is made of a-z, 0-9 and _, up to 63 of them"
-            )
-        if not size.isdigit() or int(size) < 2:
-            raise StoreUnavailableError(f"?pool={size}: give the number of connections a process may open, 2 or more")
-        rest = "&".join("".join(option) for option in given if option[0] not in ours)  # as it is: it is the driver's
-        self._conninfo = urlunsplit(parts._replace(query=rest))
-        self._options = self._connection_options()
-        self._size = int(size)
-        self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
-        self._pool_lock = threading.Lock()
-        self._pid = os.getpid()
-        self._is_closed = False
+        self._connections = Connections(url)
+        self.schema = self._connections.schema
         self._judge_after = judge_after
         self._lease = 0.0
-        shown = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}?schema={self.schema}"
+        self._joined: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
         self._server_clock = ServerClock(clock) if server_time else None
         try:
             self.connect().close()  # a wrong address is told at once, not when the pool's patience ends
-            super().__init__(app, f"postgresql://{shown}", self._server_clock or clock, as_it_is=as_it_is)
+            super().__init__(app, self._connections.shown, self._server_clock or clock, as_it_is=as_it_is)
             if self._server_clock is not None:
                 self._ask_the_time(self._server_clock)
         except BaseException:
@@ -111,57 +90,20 @@ class PostgresStore(SqlStore):
 
     # -- connections
 
-    def _connection_options(self) -> dict[str, Any]:
-        try:
-            given = conninfo_to_dict(self._conninfo)
-        except psycopg.Error as error:
-            raise StoreUnavailableError(f"this is no address of a PostgreSQL database: {error}") from error
-        settings = (
-            f"-c search_path={self.schema} -c lock_timeout={PATIENCE:g}s -c idle_in_transaction_session_timeout=30s"
-        )
-        return {
-            "options": f"{given.get('options') or ''} {settings}".strip(),
-            "connect_timeout": given.get("connect_timeout") or 5,
-            "application_name": given.get("application_name") or "holdfast",
-            "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
-        }  # fmt: skip
-
     def connect(self) -> psycopg.Connection[Any]:
         """A connection of one's own, outside the pool."""
         with self._errors():
-            connection = psycopg.connect(self._conninfo, autocommit=True, **self._options)
-        adapt(connection)
-        return connection
+            return self._connections.connect()
 
-    @contextlib.contextmanager
-    def _borrow(self) -> Iterator[psycopg.Connection[Any]]:
-        pool = self._pool
-        if pool is None or self._pid != os.getpid():
-            pool = self._open_pool()
-        with pool.connection() as connection:
-            yield connection
-
-    def _open_pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
-        with self._pool_lock:
-            if (
-                self._pid != os.getpid()
-            ):  # connections don't survive a fork, and closing them here would hurt the parent
-                _of_the_parent.extend([self._pool, self._alive_here])
-                self._pool, self._alive_here, self._pid = None, {}, os.getpid()
-            if self._pool is None:
-                if self._is_closed:
-                    raise StoreUnavailableError(f"{self.url} was closed; open another store")
-                self._pool = ConnectionPool(
-                    self._conninfo, kwargs={"autocommit": True, **self._options}, min_size=1, max_size=self._size,
-                    timeout=PATIENCE, configure=adapt, name="holdfast", num_workers=1, open=True,
-                    reconnect_timeout=PATIENCE,
-                )  # fmt: skip
-            return self._pool
+    def _borrow(self) -> contextlib.AbstractContextManager[psycopg.Connection[Any]]:
+        if self._connections.leave_to_the_parent(self._alive_here):
+            self._alive_here = {}
+        return self._connections.borrow()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Any]:
         with self._errors(), self._borrow() as connection:
-            yield _Db(connection)
+            yield Db(connection)
 
     @contextlib.contextmanager
     def write(self, name: str, lasting: bool = True) -> Iterator[Any]:
@@ -169,17 +111,54 @@ class PostgresStore(SqlStore):
         outlive the server, and what they believe to have claimed has to be theirs after its restart."""
         with self._errors(), self._borrow() as connection:
             with connection.transaction():
-                yield _Db(connection)
+                yield Db(connection)
                 failpoints.hit(f"{name}.before_commit")
             failpoints.hit(f"{name}.after_commit")
 
     def close(self) -> None:
-        self._is_closed = True
         for worker_id in list(getattr(self, "_alive_here", ())):
             self.let_go(worker_id)
-        pool, self._pool = self._pool, None
-        if pool is not None and self._pid == os.getpid():
-            pool.close()
+        self._connections.close()
+
+    # -- transactions of others, and of steps
+
+    def join(self, connection: object) -> tuple[Store, Notifier]:
+        driver = driver_connection(connection)
+        if not isinstance(driver, psycopg.Connection):
+            raise wrong_kind(driver, "a psycopg.Connection (psycopg 3; postgresql+psycopg:// for SQLAlchemy)")
+        if driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE:
+            raise no_transaction("use it inside `with connection.transaction():`, or turn autocommit off")
+        db = ForeignDb(driver, self.schema)
+        self._check_same(driver, db)
+        return JoinedStore(self, db, self._errors), JoinedNotifier(functools.partial(self._tell_in, db))
+
+    def _tell_in(self, db: ForeignDb, topic: Topic, everyone: bool) -> None:
+        with self._errors():
+            db.execute(*notify(self.schema, [ring_of("", "*" if everyone else self.app, topic)]))
+
+    def _check_same(self, driver: psycopg.Connection[Any], db: ForeignDb) -> None:
+        """That it leads to this very store; once for each connection."""
+        if driver in self._joined:
+            return
+        try:
+            found = db.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+            found = None
+        if found is None or found[0] != self.secret():
+            raise ArgumentError(
+                f"the connection leads to another database than the store, which is {self.url}; one transaction can't be "
+                "about both"
+            )
+        adapt(driver)
+        self._joined.add(driver)
+
+    @contextlib.contextmanager
+    def step_write(self) -> Iterator[tuple[ForeignDb, psycopg.Connection[Any]]]:
+        with self._errors(), self._connections.borrow_for_step() as connection:
+            with connection.transaction():
+                yield ForeignDb(connection, self.schema), connection
+                failpoints.hit("transaction.before_commit")
+            failpoints.hit("transaction.after_commit")
 
     # -- schema
 
@@ -317,50 +296,10 @@ class PostgresStore(SqlStore):
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> StoreError:
-        """The error in words that say what to do. Of a StoreBusyError it is certain that nothing has happened."""
-        where = getattr(self, "url", "PostgreSQL")
-        text, code = str(error).strip(), getattr(error, "sqlstate", None) or ""
-        if code in ("55P03", "57014") or (code.startswith("40") and code != "40003"):
-            return _Conflict(f"{where} refused a transaction because of others ({text}); it is tried again")
-        if isinstance(error, PoolTimeout | TooManyRequests):
-            return StoreBusyError(
-                f"no connection to {where} within {PATIENCE:g} s: the server is down, or all {self._size} of this process "
-                "are in use; raise ?pool="
-            )
-        if code == "HF001":  # of our own, see copying.py
-            return StoreMovedError(error.diag.message_primary or text)  # type: ignore[attr-defined]
-        if code == "53100":
-            return StoreFullError(
-                f"the server of {where} has no room left ({text}); free some, runs go on by themselves"
-            )
-        if code in ("25006", "42501"):
-            return StoreReadOnlyError(
-                f"{where} can't be written ({text}); connect to the primary, with a role that may"
-            )
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | PoolClosed):
-            if self.__dict__.get("_pool") is not None and not code.startswith("53"):
-                self._drop_broken()
-            return StoreUnavailableError(f"{where} can't be reached ({text}); start the server, or check the address")
-        return StoreError(f"{where}: {text}")
-
-    def _drop_broken(self) -> None:
-        """A server that restarts breaks all connections, not only the one that was in use."""
-        pool = self._pool
-        if pool is not None:
-            with contextlib.suppress(Exception):
-                pool.drain()
-
-
-class _Db:
-    """A connection as the shared code uses it."""
-
-    __slots__ = ("connection",)
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self.connection = connection
-
-    def execute(self, sql: str, parameters: Any = None) -> psycopg.Cursor[Any]:
-        return self.connection.execute(sql, parameters, binary=True)
+        found = in_our_words(error, getattr(self, "url", "PostgreSQL"), self._connections.size)
+        if type(found) is StoreUnavailableError and not (getattr(error, "sqlstate", None) or "").startswith("53"):
+            self._connections.drop_broken()
+        return found
 
 
 def _again(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -371,7 +310,7 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
         for pause in PAUSES:
             try:
                 return method(self, *args, **kwargs)
-            except _Conflict:
+            except Conflict:
                 time.sleep(pause * random.uniform(0.5, 1.5))
         return method(self, *args, **kwargs)
 

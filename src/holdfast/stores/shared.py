@@ -30,12 +30,15 @@ from holdfast.ports import (
     Letter,
     Message,
     NewRun,
+    Notifier,
     Posted,
     Record,
     RunRow,
     ScheduleChange,
     ScheduleRow,
     Status,
+    StepTransaction,
+    Store,
     Subscription,
     WorkerRow,
 )
@@ -43,6 +46,7 @@ from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
 from holdfast.stores.moves import move_of, refuse_moved
 from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
+from holdfast.stores.transactions import SqlTransaction
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
 PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
@@ -94,6 +98,13 @@ class SqlStore(EventTables):
         """The lock that a worker of that id holds as long as it lives; None if all workers live in this process."""
 
     @abc.abstractmethod
+    def join(self, connection: object) -> tuple[Store, Notifier]: ...
+
+    @abc.abstractmethod
+    def step_write(self) -> AbstractContextManager[tuple[Any, Any]]:
+        """A transaction on a connection that a step may use: as the shared code uses it, and as the step does."""
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Let go of every connection."""
 
@@ -102,6 +113,9 @@ class SqlStore(EventTables):
 
     def strain(self) -> str:
         return ""  # and over what weighs on them
+
+    def transaction(self, run_no: int | None, key: str) -> StepTransaction:
+        return SqlTransaction(self, run_no, key)
 
     # -- schema
 

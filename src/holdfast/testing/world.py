@@ -91,7 +91,12 @@ class TestApp:
         app.replaced = {**app.replaced, **self._resources}
         surroundings = Surroundings(app.arounds, app.replaced)
         executor = _InProcessExecutor(
-            self._find, app.codec, self.clock, surroundings=surroundings, keep_logs=app.keep_logs
+            self._find,
+            app.codec,
+            self.clock,
+            surroundings=surroundings,
+            keep_logs=app.keep_logs,
+            transact=self.store.transaction,
         )
         settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
         self.engine = Engine(app, self.store, executor, self.notifier, self.clock, app.build, settings, isolate=False)
