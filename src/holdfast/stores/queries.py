@@ -29,6 +29,8 @@ SCHEDULE = (
     "s.revision"
 )
 VALUE_LIMIT = 200
+FEW = 1_000
+"""Runs that are better looked at one by one than searched for."""
 LAST_CHARACTER = "\U0010ffff"
 Item = TypeVar("Item", bound=str | int)
 
@@ -72,6 +74,16 @@ def read_queries(dialect: Dialect) -> dict[str, str]:
     blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
     texts = (re.sub(r"^--.*\n", "", block, flags=re.M).strip().rstrip("; ") for block in blocks[1::2])
     return {name: dialect.render(query) for name, query in zip(blocks[::2], texts, strict=True)}
+
+
+def _newest(wheres: Sequence[str]) -> str:
+    """A page of runs of which one of these holds, the newest first. Each is looked for alone: an index has the runs of each
+    status in order, but not those of several."""
+    pages = [f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY no DESC LIMIT :limit" for where in wheres]
+    if len(pages) == 1:
+        return pages[0]
+    each = " UNION ALL ".join(f"SELECT * FROM ({page}) part{i}" for i, page in enumerate(pages))
+    return f"SELECT * FROM ({each}) parts ORDER BY no DESC LIMIT :limit"
 
 
 class SqlQuery(abc.ABC):
@@ -121,15 +133,19 @@ class SqlQuery(abc.ABC):
         return self._row(row) if row is not None else None
 
     def runs(self, query: RunQuery) -> list[RunRow]:
-        where, parameters = self._conditions(query)
-        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY no DESC LIMIT :limit"
         with self.read() as db:
+            where, parameters = self._conditions(query, self._recent(db, query))
+            chosen = [f"status{i}" for i, _ in enumerate(dict.fromkeys(query.statuses))]
+            parameters |= dict(zip(chosen, map(str, dict.fromkeys(query.statuses)), strict=True))
+            sql = _newest([f"{where} AND status = :{name}" for name in chosen] or [where])
             return [self._row(row) for row in db.execute(self.dialect.render(sql), parameters)]
 
     def counts(self, query: RunQuery, most: int) -> dict[str, int]:
         wanted = list(query.statuses or Status)
         only = RunQuery(statuses=query.statuses, after=query.after, limit=query.limit)
-        where, parameters = self._conditions(replace(query, statuses=(), after=None, limit=most))
+        with self.read() as db:
+            recent = self._recent(db, query)
+        where, parameters = self._conditions(replace(query, statuses=(), after=None, limit=most), recent)
         if query == only:
             # By the index on statuses, one at a time.
             each = (
@@ -145,13 +161,20 @@ class SqlQuery(abc.ABC):
             found = dict(db.execute(self.dialect.render(sql), parameters).fetchall())
         return {str(status): found.get(status, 0) for status in wanted}
 
-    def _conditions(self, query: RunQuery) -> tuple[str, dict[str, Any]]:
-        """What a query asks for, as the text of a WHERE and its parameters."""
+    def _recent(self, db: Any, query: RunQuery) -> list[int] | None:
+        """The numbers of all runs since the time that a query asks for, if they are few. If they are many, a list that is
+        read by number soon has enough of them; if they are few, it would have to be read to its end."""
+        if query.since is None:
+            return None
+        asked = "SELECT no FROM runs WHERE app = :app AND created_at >= :since ORDER BY created_at LIMIT :limit"
+        parameters = {"app": self.app, "since": query.since, "limit": FEW + 1}
+        found = [no for (no,) in db.execute(self.dialect.render(asked), parameters)]
+        return found if len(found) <= FEW else None
+
+    def _conditions(self, query: RunQuery, recent: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
+        """What a query asks for apart from statuses, as the text of a WHERE and its parameters."""
         is_prefix = query.workflow is not None and query.workflow.endswith("*")
-        narrow = (query.statuses, query.parent, query.prefix, query.owner, query.workflow if not is_prefix else None)
-        # By number, the newest first, unless an index leads to few of them or has them in that order: SQLite would
-        # rather sort all runs of the app.
-        app = "app = :app" if any(narrow) else "{unindexed}app = :app"
+        app = "app = :app" if query.owner is None else "{unindexed}app = :app"
         where, parameters = [app], {"app": self.app, "limit": query.limit}
 
         def add(condition: str, **values: Any) -> None:
@@ -160,13 +183,15 @@ class SqlQuery(abc.ABC):
 
         for text, value in (
             ("parent_id = :parent", query.parent),
-            ("created_at >= :since", query.since),
+            ("{unindexed}created_at >= :since" if recent is None else "created_at >= :since", query.since),
             ("created_at < :until", query.until),
             ("owner = :owner", query.owner),
             ("no < :after", query.after),
         ):
             if value is not None:
                 add(text, **{text.rpartition(":")[2]: value})
+        if recent is not None:
+            add("no {numbered recent}", recent=self.dialect.array(recent) if recent else self.dialect.array([0]))
         if query.workflow is not None and is_prefix:
             begins = query.workflow[:-1]
             name = "{unindexed}workflow"
@@ -175,8 +200,6 @@ class SqlQuery(abc.ABC):
             add("workflow = :workflow", workflow=query.workflow)
         if query.prefix:
             add("id >= :prefix AND id < :beyond", prefix=query.prefix, beyond=query.prefix + LAST_CHARACTER)
-        if query.statuses:
-            add("status {among statuses}", statuses=self.dialect.array(str(status) for status in query.statuses))
         if query.schedule is not None:
             add(
                 "no IN (SELECT run FROM attributes WHERE key = 'schedule' AND value = :schedule)",

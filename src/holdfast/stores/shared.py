@@ -165,6 +165,7 @@ class SqlStore(EventTables):
     # -- workers
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
+        refuse_nul(worker.id, worker.host, worker.build)
         lock = self.life_lock(worker.id)
         if lock is not None:
             lock.take()
@@ -306,6 +307,7 @@ class SqlStore(EventTables):
         return no
 
     def _set_attribute(self, db: Any, no: int, key: str, value: str, body: bytes) -> None:
+        refuse_nul(key, value)
         parameters = {"run": no, "key": key, "value": value[:VALUE_LIMIT], "body": body}
         db.execute(self._q["set_attribute"], parameters)
 
@@ -386,6 +388,7 @@ class SqlStore(EventTables):
 
     def _insert_message(self, db: Any, message: Message) -> bool:
         """Whether it was put into the inbox."""
+        refuse_nul(message.kind, message.dedupe or "")
         kept = db.execute(self._q["post"], self._message(message)).fetchone()
         if kept is not None and message.once:
             number, run = kept
