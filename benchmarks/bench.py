@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cpu
+import on_postgres
 from floor import floor_ms
 from workflows import (
     LENGTH,
@@ -291,6 +292,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--overhead", action="store_true", help="only the table of what one step costs")
     parser.add_argument("--sleepers", type=int, default=100_000)
+    parser.add_argument("--postgres", action="store_true", help="only the rows of PostgreSQL")
     options = parser.parse_args()
     print(
         f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores, SQLite {sqlite3.sqlite_version}"
@@ -300,6 +302,9 @@ def main() -> None:
         app.use_store(str(folder / "bench.db"))
         if options.overhead:
             step_overhead(lambda: floor_ms(folder, "FULL"))
+            return
+        if options.postgres:
+            on_postgres.measure(row, Worker)
             return
         floor = floor_ms(folder, "FULL")
         row("floor: a bare commit of one row, FULL", floor, "ms")
@@ -313,6 +318,7 @@ def main() -> None:
         across_processes()
         resuming()
         sleeping(options.sleepers)
+        on_postgres.measure(row, Worker)
         overhead = step_overhead(lambda: floor_ms(folder, "FULL"))
     if options.json:
         facts = {
