@@ -49,6 +49,7 @@ from workflows import (
 )
 
 from holdfast import chain, chord
+from holdfast.api.handles import Which
 from holdfast.ports import RunQuery
 
 ROWS: list[dict[str, Any]] = []
@@ -148,7 +149,7 @@ def throughput() -> None:
     worker = Worker()
     for run in runs:
         run.result()
-    rows = [app.client.row(run.id) for run in runs]
+    rows = [app.client.row(Which(run.id)) for run in runs]
     took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
     row("1,000 workflows × 5 steps", 5_000 / took, "steps/s", note=f"{took:.2f} s, one worker process")
     before, more = worker.memory(), 5_000
@@ -232,7 +233,7 @@ def sleeping(n: int) -> None:
     worker.until_parked()
     for run in runs:
         run.result()
-    last = max(app.client.row(run.id).finished_at or 0 for run in runs) / 1e6
+    last = max(app.client.row(Which(run.id)).finished_at or 0 for run in runs) / 1e6
     row(f"wake {many:,} parked runs, due at the same moment", many / (last - moment), "runs/s")
     worker.stop()
 
