@@ -100,8 +100,8 @@ def test_sessions_that_are_ended_in_mid_commit_cost_nothing(world: World, server
 @pytest.mark.xdist_group("survival")
 @pytest.mark.parametrize(
     "option",
-    ["options=-c%20default_transaction_isolation%3Dserializable", "pool=2"],
-    ids=["serializable", "few connections"],
+    ["options=-c%20default_transaction_isolation%3Dserializable", "pool=2", "pooler=transaction"],
+    ids=["serializable", "few connections", "no session of one's own"],
 )
 def test_transactions_that_are_refused_and_connections_that_are_few_only_cost_time(
     tmp_path: Path, server: Server, option: str

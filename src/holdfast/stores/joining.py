@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from holdfast.errors import ArgumentError
 from holdfast.ports import Notifier, Topic, Watch
-from holdfast.stores.shared import SqlStore, migrations
+from holdfast.stores.shared import SqlStore, all_scripts
 
 
 def driver_connection(given: object) -> Any:
@@ -61,14 +61,14 @@ def wrong_kind(given: object, wanted: str) -> ArgumentError:
 
 @functools.cache
 def _table_names() -> str:
-    found = {name for _, script in migrations() for name in re.findall(r"CREATE TABLE (\w+)", script)}
-    return "|".join(sorted(found))
+    return "|".join(sorted(set(re.findall(r"^CREATE (?:UNLOGGED )?TABLE (\w+)", all_scripts(), re.MULTILINE))))
 
 
 @functools.lru_cache(200)
 def qualified(sql: str, schema: str) -> str:
     """A statement that means the tables of a schema, whatever the connection would look for first."""
-    return re.sub(rf"\b(INTO|FROM|JOIN|UPDATE)(\s+)({_table_names()})\b", rf'\1\2"{schema}".\3', sql)
+    named = re.sub(rf"\b(INTO|FROM|JOIN|UPDATE)(\s+)({_table_names()})\b", rf'\1\2"{schema}".\3', sql)
+    return named.replace("current_schema()", f"'{schema}'")
 
 
 class JoinedStore(SqlStore):

@@ -90,6 +90,11 @@ class PostgresStore(SqlStore):
 
     # -- connections
 
+    @property
+    def hears(self) -> bool:
+        """Whether a connection can wait for notifications."""
+        return not self._connections.shares_sessions
+
     def connect(self) -> psycopg.Connection[Any]:
         """A connection of one's own, outside the pool."""
         with self._errors():
@@ -103,7 +108,7 @@ class PostgresStore(SqlStore):
     @contextlib.contextmanager
     def read(self) -> Iterator[Any]:
         with self._errors(), self._borrow() as connection:
-            yield Db(connection)
+            yield self._connections.db(connection)
 
     @contextlib.contextmanager
     def write(self, name: str, lasting: bool = True) -> Iterator[Any]:
@@ -111,6 +116,8 @@ class PostgresStore(SqlStore):
         outlive the server, and what they believe to have claimed has to be theirs after its restart."""
         with self._errors(), self._borrow() as connection:
             with connection.transaction():
+                if self._connections.shares_sessions:
+                    connection.execute(f'SET LOCAL search_path = "{self.schema}"')
                 yield Db(connection)
                 failpoints.hit(f"{name}.before_commit")
             failpoints.hit(f"{name}.after_commit")
@@ -182,7 +189,9 @@ class PostgresStore(SqlStore):
         digest = hashlib.sha256(f"{self.schema}\0{name}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
 
-    def life_lock(self, worker_id: str) -> LifeLock:
+    def life_lock(self, worker_id: str) -> LifeLock | None:
+        if self._connections.shares_sessions:
+            return None  # a lock would stay with whoever gets the session next
         return LifeLock(self.connect, self._key(worker_id))
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
@@ -204,6 +213,8 @@ class PostgresStore(SqlStore):
         return found is not None
 
     def _dead(self, worker_ids: Sequence[str]) -> Collection[str]:
+        if self._connections.shares_sessions:
+            return ()  # the lease tells
         with self.read() as db:
             up, held = db.execute(self._q["life_locks"]).fetchone()
             if up is None:
@@ -221,8 +232,8 @@ class PostgresStore(SqlStore):
             return super().create(run, replace)
         while True:
             failpoints.hit("create.before_commit")
-            with self._errors(), self._borrow() as connection:
-                run.no = connection.execute(*creation_of(self.app, run)).fetchone()[0]  # type: ignore[index]
+            with self.read() as db:
+                run.no = db.execute(*creation_of(self.app, run)).fetchone()[0]
             failpoints.hit("create.after_commit")
             taken = None if run.no is not None else self.get(run.id)
             if run.no is not None or taken is not None:

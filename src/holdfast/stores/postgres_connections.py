@@ -34,7 +34,7 @@ class Connections:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         given = [option.partition("=") for option in parts.query.split("&") if option]
-        mine = {name: value for name, _, value in given if name in ("schema", "pool")}
+        mine = {name: value for name, _, value in given if name in ("schema", "pool", "pooler")}
         self.schema, size = mine.get("schema", "holdfast"), mine.get("pool", str(POOL))
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", self.schema):
             raise StoreUnavailableError(
@@ -47,10 +47,17 @@ class Connections:
         self.shown = f"postgresql://{place}?schema={self.schema}"
         rest = "&".join("".join(option) for option in given if option[0] not in mine)  # as it is: it is the driver's
         self._conninfo = urlunsplit(parts._replace(query=rest))
+        pooler = mine.get("pooler", "session")
+        if pooler not in ("session", "transaction"):
+            raise StoreUnavailableError(f"?pooler={pooler}: the mode of a connection pooler is session or transaction")
+        self.shares_sessions = pooler == "transaction"
+        """Each transaction may be in another session: there are no settings, locks and notifications that last longer."""
         options = self._read_options()
         ours = f"-c search_path={self.schema} -c lock_timeout={PATIENCE:g}s -c idle_in_transaction_session_timeout=30s"
         self._options = {**options, "options": f"{options['options']} {ours}".strip()}
         self._for_steps = {**options, "options": f"-c idle_in_transaction_session_timeout=60s {options['options']}"}
+        if self.shares_sessions:
+            self._options = self._for_steps = {**options, "prepare_threshold": None}
         self._pools: dict[str, Pool] = {}
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -122,6 +129,9 @@ class Connections:
         if self._pid == os.getpid():
             for pool in pools.values():
                 pool.close()
+
+    def db(self, connection: psycopg.Connection[Any]) -> Db | ForeignDb:
+        return ForeignDb(connection, self.schema) if self.shares_sessions else Db(connection)
 
 
 class Db:

@@ -104,7 +104,9 @@ class PostgresNotifier(Notifier):
 
     def _start_listening(self) -> None:
         with self._lock:
-            if self._listener is None:
+            if not self._store.hears:
+                self._is_listening.set()  # whoever waits looks once a second
+            elif self._listener is None:
                 self._listener = threading.Thread(target=self._keep_listening, name="holdfast-listen", daemon=True)
                 self._listener.start()
         self._is_listening.wait(PATIENCE)

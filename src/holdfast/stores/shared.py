@@ -63,6 +63,12 @@ def migrations(dialect: Dialect = SQLITE) -> list[tuple[int, str]]:
     return [(int(name[:4]), dialect.script(folder.joinpath(name).read_text())) for name in meant]
 
 
+def all_scripts() -> str:
+    """The migrations of every database."""
+    folder = resources.files("holdfast.stores").joinpath("sql")
+    return "\n".join(file.read_text() for file in folder.iterdir() if file.name[:4].isdigit())
+
+
 class LifeLockLike(Protocol):
     def take(self) -> None: ...
     def release(self) -> None: ...
