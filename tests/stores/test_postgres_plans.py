@@ -97,12 +97,12 @@ QUERIES: dict[str, dict[str, Any]] = {
     "welcome": {"app": "orders", "now": 1, "names": NAMES, "build": "1"},
     "orphans": {"app": "orders", "before": 1},
     "post": {"app": "orders", "run_id": "r7", "run_no": None, "child_of": None, "late": 0, "kind": "hook", "control": 0,
-             "dedupe": None, "body": b"", "now": 1},
+             "dedupe": None, "body": b"", "now": 1, "clock": 1},
     "addressed": {"app": "orders", "run_id": "r7", "run_no": None, "child_of": None},
     "set_aside": {"no": 7, "reason": "", "stuck": ""},
     "runs_of_process": {"correlation": "orders:r7", "root_app": "orders", "root_id": "r7", "limit": 100},
     "find_hook": {"value": "k", "app": "orders"},
-    "payloads": {"no": 7, "after": 0},
+    "payloads": {"no": 7, "after": 0, "until": 10},
     "record_outcome": {"run": 7, "value": "k", "body": b""},
     "recorded_outcome": {"run": 7, "value": "k"},
     "due_schedules": {"app": "orders", "now": 1, "names": NAMES, "limit": 10},
@@ -121,6 +121,8 @@ LISTS = {
     "of an owner": RunQuery(owner="w1"),
     "the next page": RunQuery(after=1_000),
     "of workflows": RunQuery(workflow="sh*"),
+    "of a time": RunQuery(since=40_000, until=45_000),
+    "of a status and a workflow": RunQuery(statuses=["WAITING", "RUNNING"], workflow="ship"),
 }
 
 

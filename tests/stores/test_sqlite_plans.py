@@ -29,7 +29,7 @@ LISTS = {
     "of a workflow": (RunQuery(workflow="ship"), "runs_by_workflow"),
     "by prefix": (RunQuery(prefix="r1999"), "(app=? AND id>? AND id<?)"),
     "of an owner": (RunQuery(owner="w1"), "runs_owned"),
-    "since a moment": (RunQuery(since=RUNS - 20), "runs_by_time"),
+    "since a moment": (RunQuery(since=RUNS - 20), "runs_by_number (app=? AND no>?)"),
     "since long": (RunQuery(since=1), "runs_by_number"),
 }
 

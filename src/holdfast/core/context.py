@@ -40,6 +40,7 @@ class StepContext:
         "codec",
         "data",
         "emitted",
+        "handed_over",
         "started",
         "surroundings",
         "transaction",
@@ -56,6 +57,7 @@ class StepContext:
         self.emitted: list[tuple[str, str, bytes]] = []
         self.checkpoint: bytes | None = attempt.checkpoint
         self.cancelled = False
+        self.handed_over = False
         self.children: dict[str, int] = {}
         self.transaction: StepTransaction | None = None
         self.surroundings: Any = None  # the executor's: where a step that is called plainly gets its resources

@@ -14,7 +14,7 @@ from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.identity import Identity
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError
-from holdfast.ports import AHEAD, Clock, Store, Subscription, WorkerRow
+from holdfast.ports import AHEAD, Clock, Store, Subscription, WorkerKind, WorkerRow
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -27,7 +27,14 @@ class Membership:
     """Registers, renews the lease, and knows until when nobody can have declared this worker dead."""
 
     def __init__(
-        self, app: Definitions, store: Store, clock: Clock, settings: Settings, me: Identity, new_id: Callable[[], str]
+        self,
+        app: Definitions,
+        store: Store,
+        clock: Clock,
+        settings: Settings,
+        me: Identity,
+        new_id: Callable[[], str],
+        kind: WorkerKind = WorkerKind.ENGINE,
     ) -> None:
         self._app = app
         self._store = store
@@ -39,7 +46,9 @@ class Membership:
         self._judge_from = 0  # the store's time from which other workers' leases mean something
         self._last_look = 0
         self.me = me
-        self.names = sorted(app.known_names())
+        self._kind = kind
+        self.names = sorted(app.known_names()) if kind == WorkerKind.ENGINE else []
+        self.steps = [] if kind == WorkerKind.ENGINE else sorted(app.step_names())
         self.revision = app.revision
         self.address = ""
         self.is_registered = False
@@ -56,6 +65,8 @@ class Membership:
         self.me.worker = worker_id
         self._sure_until = began + self._settings.lease
         # The clock may have jumped before this worker came: the others get the time to renew their leases by it.
+        # And it may jump before this one has looked for the first time.
+        self._last_look = self._last_look or self._store.now()
         self._judge_from = self._store.now() + self._settings.lease_us
         self.is_registered = True
 
@@ -66,10 +77,13 @@ class Membership:
     def _describe(self, worker_id: str, schedules: Sequence[str]) -> WorkerRow:
         return WorkerRow(
             id=worker_id, app=self._app.name, host=platform.node(), pid=os.getpid(), build=self.me.build,
-            names=self.names, schedules=list(schedules), address=self.address,
+            names=self.names, schedules=list(schedules), address=self.address, kind=self._kind, steps=self.steps,
+            queues=sorted(self.me.queues or ()),
         )  # fmt: skip
 
     def _subscriptions(self) -> list[Subscription]:
+        if self._kind != WorkerKind.ENGINE:
+            return []
         return [subscription_of(subscriber) for subscriber in self._app.subscribers()]
 
     def fenced(self) -> None:
@@ -117,7 +131,8 @@ class Membership:
         self.is_damaged = any(worker.damage for worker in workers if worker.id == self.me.worker)
         peers = [worker for worker in workers if worker.id != self.me.worker]
         self.has_peers = bool(peers)
-        self.me.others, self.me.peers = {w.build for w in peers}, frozenset(w.id for w in peers)
+        engines = [worker for worker in peers if worker.kind == WorkerKind.ENGINE]
+        self.me.others, self.me.peers = {w.build for w in engines}, frozenset(w.id for w in engines)
         self.me.looks += 1
         return dead
 

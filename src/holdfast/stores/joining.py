@@ -74,8 +74,19 @@ def qualified(sql: str, schema: str) -> str:
 class JoinedStore(SqlStore):
     """The part of a store that makes sense in a transaction of somebody else's: to start, to send, to emit, to look."""
 
-    def __init__(self, host: SqlStore, db: Any, errors: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(
+        self,
+        host: SqlStore,
+        db: Any,
+        errors: Callable[[], AbstractContextManager[None]],
+        stamp: Callable[[int], int] | None = None,
+    ) -> None:
+        """`stamp` gives numbers of the logical clock without a word to the transaction: its row is everybody's, and must
+        not stay locked until somebody else commits."""
         self.app, self.url, self.clock, self.dialect = host.app, host.url, host.clock, host.dialect
+        self.conflict = host.conflict
+        self.logical_clock = host.logical_clock
+        self._stamp_outside = stamp
         self._q = host._q
         self._alive_here = {}
         self._db, self._errors = db, errors
@@ -89,6 +100,9 @@ class JoinedStore(SqlStore):
     def write(self, name: str, lasting: bool = True) -> Iterator[Any]:
         with self._errors():
             yield self._db
+
+    def _stamp(self, db: Any, count: int) -> int:
+        return super()._stamp(db, count) if self._stamp_outside is None else self._stamp_outside(count)
 
     def life_lock(self, worker_id: str) -> NoReturn:
         raise ArgumentError("a worker doesn't live in a transaction; give it a store of its own")

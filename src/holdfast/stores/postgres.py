@@ -24,8 +24,10 @@ from holdfast.errors import ArgumentError, EncodeError, Fenced, StoreError, Stor
 from holdfast.ports import (
     Change,
     Claimed,
+    ClaimedAttempt,
     Clock,
     Committed,
+    EndedAttempt,
     Message,
     NewRun,
     Notifier,
@@ -35,7 +37,7 @@ from holdfast.ports import (
     Topic,
     WorkerRow,
 )
-from holdfast.stores.arrays import adapt
+from holdfast.stores.arrays import Texts, adapt
 from holdfast.stores.joining import JoinedNotifier, JoinedStore, driver_connection, no_transaction, wrong_kind
 from holdfast.stores.postgres_connections import Connections, Db, ForeignDb
 from holdfast.stores.postgres_errors import Conflict, in_our_words
@@ -45,12 +47,13 @@ from holdfast.stores.postgres_sql import (
     children_of,
     commit_of,
     creation_of,
+    ends_of,
     goes_alone,
     messages_of,
     notify,
     ring_of,
 )
-from holdfast.stores.shared import SqlStore
+from holdfast.stores.shared import CLOCK_RESERVE, SqlStore
 
 PAUSES = (0.005, 0.02, 0.05, 0.1, 0.2)
 
@@ -62,6 +65,7 @@ class PostgresStore(SqlStore):
     before a free lock means a dead worker: tests say both."""
 
     dialect = POSTGRES
+    conflict = Conflict
 
     def __init__(
         self,
@@ -114,13 +118,33 @@ class PostgresStore(SqlStore):
     def write(self, name: str, lasting: bool = True) -> Iterator[Any]:
         """A transaction. Failpoints stand before and after its commit. All of them last: other than with a file, workers
         outlive the server, and what they believe to have claimed has to be theirs after its restart."""
+        if name != "migrate":
+            self._look_ahead()
         with self._errors(), self._borrow() as connection:
-            with connection.transaction():
-                if self._connections.shares_sessions:
-                    connection.execute(f'SET LOCAL search_path = "{self.schema}"')
-                yield Db(connection)
-                failpoints.hit(f"{name}.before_commit")
+            try:
+                with connection.transaction():
+                    if self._connections.shares_sessions:
+                        connection.execute(f'SET LOCAL search_path = "{self.schema}"')
+                    yield Db(connection)
+                    failpoints.hit(f"{name}.before_commit")
+            except BaseException:
+                self._clock_limit = 0  # what it says may not have been written
+                raise
             failpoints.hit(f"{name}.after_commit")
+
+    def _look_ahead(self, count: int = 0) -> None:
+        """Write down how far the logical clock may count, if it is near what was written. Outside of transactions: all
+        processes write the same row, and whoever had it locked would keep the others waiting."""
+        if self.logical_clock.value + count + CLOCK_RESERVE // 2 > self._clock_limit:
+            with self.read() as db:
+                if not self._clock_limit:
+                    self._resume_clock(db)
+                self._reserve_clock(db, self.logical_clock.value + count)
+
+    def _stamp_apart(self, count: int) -> int:
+        """Numbers for what is written in one statement."""
+        self._look_ahead(count)
+        return self.logical_clock.forward(count + 1) - count + 1
 
     def close(self) -> None:
         for worker_id in list(getattr(self, "_alive_here", ())):
@@ -137,7 +161,9 @@ class PostgresStore(SqlStore):
             raise no_transaction("use it inside `with connection.transaction():`, or turn autocommit off")
         db = ForeignDb(driver, self.schema)
         self._check_same(driver, db)
-        return JoinedStore(self, db, self._errors), JoinedNotifier(functools.partial(self._tell_in, db))
+        return JoinedStore(self, db, self._errors, self._stamp_apart), JoinedNotifier(
+            functools.partial(self._tell_in, db)
+        )
 
     def _tell_in(self, db: ForeignDb, topic: Topic, everyone: bool) -> None:
         with self._errors():
@@ -206,7 +232,7 @@ class PostgresStore(SqlStore):
         failpoints.hit("beat.before_commit")
         with self._errors():
             before = self._server_clock.local.now() if self._server_clock else 0
-            found = lock.execute(self._q["beat"], {"until": self.now() + lease, "worker": worker_id})
+            found = lock.execute(self._q["beat"], self._sign_of_life(worker_id, lease))
             if self._server_clock and found:
                 self._server_clock.set(before, found[0], self._server_clock.local.now())
         failpoints.hit("beat.after_commit")
@@ -228,19 +254,26 @@ class PostgresStore(SqlStore):
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
-        if replace:
+        if replace or run.messages:
             return super().create(run, replace)
         while True:
+            clock = self._stamp_apart(len(run.records))
             failpoints.hit("create.before_commit")
             with self.read() as db:
-                run.no = db.execute(*creation_of(self.app, run)).fetchone()[0]
+                run.no = db.execute(*creation_of(self.app, run, clock)).fetchone()[0]
             failpoints.hit("create.after_commit")
             taken = None if run.no is not None else self.get(run.id)
             if run.no is not None or taken is not None:
                 return taken
 
+    def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
+        fresh = dict(db.execute(*children_of(self.app, runs)).fetchall()) if runs else {}
+        for run in runs:
+            run.no = fresh.pop(run.id, None)
+
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
-        batch = commit_of(self.app, worker_id, changes, self.now())
+        numbers = sum(len(change.records) for change in changes) + 1  # one for all messages
+        batch = commit_of(self.app, worker_id, changes, self.now(), self._stamp_apart(numbers))
 
         def write(db: Any) -> bool:
             counts = dict(zip(batch.names, db.execute(batch.sql, batch.parameters).fetchone(), strict=True))
@@ -249,7 +282,7 @@ class PostgresStore(SqlStore):
             return bool(counts.get("news"))
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
-        if not (claim or alone or any(change.children or change.signals or change.streamed for change in changes)):
+        if not (claim or alone or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -264,6 +297,7 @@ class PostgresStore(SqlStore):
             for change in changes:
                 self._signal(db, change)
                 self._stream(db, change)
+                self._answer(db, change)
             claimed: list[Claimed] = self._claim(db, worker_id, claim, names) if claim else []
         return Committed(claimed, emitted)
 
@@ -285,7 +319,31 @@ class PostgresStore(SqlStore):
                     messages.append(run.if_taken)
             messages += [message for message in change.messages if not goes_alone(message)]
         if messages:
-            db.execute(*messages_of(self.app, messages, self.now()))
+            db.execute(*messages_of(self.app, messages, self.now(), self._stamp(db, 1)))
+
+    def claim_attempts(
+        self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
+    ) -> list[ClaimedAttempt]:
+        parameters = {
+            "worker": worker_id, "app": self.app, "now": self.now(), "limit": limit, "queues": Texts(queues),
+            "steps": Texts(steps),
+        }  # fmt: skip
+        failpoints.hit("claim_attempts.before_commit")
+        with self.read() as db:
+            rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
+        failpoints.hit("claim_attempts.after_commit")
+        if not rows[0][0]:
+            raise Fenced(worker_id)
+        self._heard(row[3] for row in rows)
+        return [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
+
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+        clock = self._stamp_apart(1)
+        failpoints.hit("end_attempts.before_commit")
+        with self.read() as db:
+            done = {token for (token,) in db.execute(*ends_of(worker_id, ended, self.now(), clock))}
+        failpoints.hit("end_attempts.after_commit")
+        return done
 
     def settle(self, worker_id: str) -> None:
         with self.read() as db:
@@ -313,6 +371,11 @@ class PostgresStore(SqlStore):
         return found
 
 
+def has_parts(change: Change) -> bool:
+    """Whether there is something that is not written by the one statement."""
+    return bool(change.children or change.signals or change.streamed or change.answers or change.forget_before)
+
+
 def _again(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method that is one transaction, carried out again if the database refused it because of another one."""
 
@@ -329,7 +392,8 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in (
-    "register", "learn", "unregister", "bury", "create", "commit", "post", "delete", "collect", "set_aside",
-    "save_schedules", "emit", "deliver",
+    "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
+    "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt",
+    "end_attempts", "release_attempts", "report_attempts",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))
