@@ -11,16 +11,14 @@ import functools
 import hashlib
 import random
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from holdfast import failpoints
-from holdfast.errors import ArgumentError, EncodeError, Fenced, StoreError, StoreUnavailableError
+from holdfast.errors import EncodeError, Fenced, StoreError, StoreUnavailableError
 from holdfast.ports import (
     Change,
     Claimed,
@@ -30,17 +28,14 @@ from holdfast.ports import (
     EndedAttempt,
     Message,
     NewRun,
-    Notifier,
     RunRow,
-    Store,
     Subscription,
-    Topic,
     WorkerRow,
 )
-from holdfast.stores.arrays import Texts, adapt
-from holdfast.stores.joining import JoinedNotifier, JoinedStore, driver_connection, no_transaction, wrong_kind
-from holdfast.stores.postgres_connections import Connections, Db, ForeignDb
+from holdfast.stores.arrays import Texts
+from holdfast.stores.postgres_connections import Connections, Db
 from holdfast.stores.postgres_errors import Conflict, in_our_words
+from holdfast.stores.postgres_guests import Guests
 from holdfast.stores.postgres_life import LifeLock, ServerClock
 from holdfast.stores.postgres_sql import (
     POSTGRES,
@@ -50,15 +45,13 @@ from holdfast.stores.postgres_sql import (
     ends_of,
     goes_alone,
     messages_of,
-    notify,
-    ring_of,
 )
 from holdfast.stores.shared import CLOCK_RESERVE, SqlStore
 
 PAUSES = (0.005, 0.02, 0.05, 0.1, 0.2)
 
 
-class PostgresStore(SqlStore):
+class PostgresStore(Guests, SqlStore):
     """`postgresql://user:password@host/database?schema=holdfast&pool=10`; what else stands there is for the driver.
 
     `server_time=False` takes the time from `clock` alone, `judge_after` is for how many seconds the server has to be up
@@ -81,7 +74,6 @@ class PostgresStore(SqlStore):
         self.schema = self._connections.schema
         self._judge_after = judge_after
         self._lease = 0.0
-        self._joined: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
         self._server_clock = ServerClock(clock) if server_time else None
         try:
             self.connect().close()  # a wrong address is told at once, not when the pool's patience ends
@@ -150,48 +142,6 @@ class PostgresStore(SqlStore):
         for worker_id in list(getattr(self, "_alive_here", ())):
             self.let_go(worker_id)
         self._connections.close()
-
-    # -- transactions of others, and of steps
-
-    def join(self, connection: object) -> tuple[Store, Notifier]:
-        driver = driver_connection(connection)
-        if not isinstance(driver, psycopg.Connection):
-            raise wrong_kind(driver, "a psycopg.Connection (psycopg 3; postgresql+psycopg:// for SQLAlchemy)")
-        if driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE:
-            raise no_transaction("use it inside `with connection.transaction():`, or turn autocommit off")
-        db = ForeignDb(driver, self.schema)
-        self._check_same(driver, db)
-        return JoinedStore(self, db, self._errors, self._stamp_apart), JoinedNotifier(
-            functools.partial(self._tell_in, db)
-        )
-
-    def _tell_in(self, db: ForeignDb, topic: Topic, everyone: bool) -> None:
-        with self._errors():
-            db.execute(*notify(self.schema, [ring_of("", "*" if everyone else self.app, topic)]))
-
-    def _check_same(self, driver: psycopg.Connection[Any], db: ForeignDb) -> None:
-        """That it leads to this very store; once for each connection."""
-        if driver in self._joined:
-            return
-        try:
-            found = db.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            found = None
-        if found is None or found[0] != self.secret():
-            raise ArgumentError(
-                f"the connection leads to another database than the store, which is {self.url}; one transaction can't be "
-                "about both"
-            )
-        adapt(driver)
-        self._joined.add(driver)
-
-    @contextlib.contextmanager
-    def step_write(self) -> Iterator[tuple[ForeignDb, psycopg.Connection[Any]]]:
-        with self._errors(), self._connections.borrow_for_step() as connection:
-            with connection.transaction():
-                yield ForeignDb(connection, self.schema), connection
-                failpoints.hit("transaction.before_commit")
-            failpoints.hit("transaction.after_commit")
 
     # -- schema
 
