@@ -558,10 +558,18 @@ class Query(Protocol):
 
     def counts(self, query: RunQuery, most: int) -> dict[str, int]:
         """How many runs there are of each status, whatever page a query asks for. Nobody counts all of very many: a query
-        for statuses alone counts up to `most` of each, any other its newest `most` runs."""
+        for statuses alone counts up to `most` of each, any other its newest `most` runs. Several statuses, and the workflows
+        that the beginning of a name stands for, share that number evenly."""
 
-    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
-        """A run's history after event number `after`, all of it or only the kinds given."""
+    def counts_over_time(self, query: RunQuery, width: int, most: int) -> list[tuple[int, str, int]]:
+        """Of the newest `most` runs that a query finds, how many of each status were created in each stretch of `width`
+        microseconds: (its beginning, status, how many), in the order of time."""
+
+    def histories(self, numbers: Sequence[int], kinds: Sequence[str] = ()) -> dict[int, list[bytes]]:
+        """The histories of several runs, by their `no`, all of each or only the kinds given."""
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
+        """A run's history after event number `after`, up to and with number `until`, all of it or only the kinds given."""
 
     def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
         """The logical clocks of a run's events after number `after`, by number; 0 where an older version wrote them."""

@@ -106,10 +106,13 @@ WARN_AFTER = 2.0  # seconds without a worker
 
 
 class Client:
-    """Starts runs, waits for them, and sends them messages."""
+    """Starts runs, waits for them, and sends them messages. What it does to runs is recorded as done `by` somebody, if that
+    is said."""
 
-    def __init__(self, definitions: Definitions, store: Store, notifier: Notifier) -> None:
+    def __init__(self, definitions: Definitions, store: Store, notifier: Notifier, by: str = "") -> None:
+        check_text("by", by, empty=True)
         self.app = definitions.name
+        self.by = by
         self._definitions = definitions
         self.store = store
         self.notifier = notifier
@@ -484,7 +487,7 @@ class Client:
 
     def _send(self, run: Which, name: str, payload: object, key: str, token: str = "") -> None:
         encoded = Raw(encode_payload(self.codec, self._definitions.hook_models, name, payload))
-        letter = HookLetter(name=name, key=key, payload=encoded, token=token)
+        letter = HookLetter(name=name, key=key, payload=encoded, token=token, by=self.by)
         message = Message(
             run_id=run.id, run_no=run.no, kind="hook", body=msgspec.json.encode(letter),
             dedupe=f"hook:{token}" if token else None, once=bool(token),
@@ -741,7 +744,7 @@ class Client:
 
     def control(self, run: Which, kind: str, reason: str = "") -> None:
         check_text("reason", reason, empty=True)
-        self._post(control(run.id, kind, reason, run_no=run.no), f"can't {kind} it")
+        self._post(control(run.id, kind, reason, by=self.by, run_no=run.no), f"can't {kind} it")
 
     def terminate(self, run: Which, reason: str) -> None:
         check_text("reason", reason)
@@ -760,7 +763,7 @@ class Client:
                 f"run {run.id} is {row.status}; only a run that has failed or was cancelled can be retried",
                 run_id=run.id,
             )
-        self._post(control(run.id, "retry", late=True, run_no=run.no), "can't retry it")
+        self._post(control(run.id, "retry", by=self.by, late=True, run_no=run.no), "can't retry it")
 
     def _post(self, message: Message, failure: str) -> bool:
         """Whether it was put into the run's inbox, and not a copy before it."""
@@ -829,6 +832,7 @@ class Client:
             )
         first = plan.events[0]
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
+        plan.events[0] = msgspec.structs.replace(first, by=self.by)
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
             fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=self._options_of_fork(row),

@@ -40,6 +40,7 @@ SCHEDULES = {
 }
 
 COMMANDS = {
+    "dev": Entry("dev:dev", "A worker and the monitor in one process, begun anew when code changes."),
     "worker": Entry("worker:worker", "Run an engine: claim runs, execute their steps."),
     "start": Entry("start:start", "Start a workflow or a step; prints the run's id."),
     "run": Entry("start:run", "Start a workflow or a step, and watch it until it ends."),

@@ -89,7 +89,7 @@ def _end_if_frozen() -> None:
     threading.Thread(target=set_again, name="holdfast-alive", daemon=True).start()
 
 
-class _Stopping:
+class Stopping:
     """What signals do: the first one drains, the second one ends the process whatever it does. SIGHUP only drains: it
     says that a terminal is gone, and often comes beside another signal.
 
@@ -103,6 +103,11 @@ class _Stopping:
         self._grace = grace
         self._count = 0
         self._arrived, self._arriving = os.pipe()
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has come that ends the process."""
+        return self._count > 0
 
     def listen(self) -> None:
         os.set_blocking(self._arriving, False)
@@ -211,7 +216,7 @@ def worker(
     gc.set_threshold(20_000, 20, 50)
     metrics = metrics_of(app.instruments) if endpoint is not None else None
     host = app.make_engine(concurrency=concurrency, processes=processes)
-    stopping = _Stopping(host, grace)
+    stopping = Stopping(host, grace)
     stopping.listen()
     host.start()
     if endpoint is not None and metrics is not None:

@@ -15,7 +15,7 @@ from holdfast.ports import Change, Emission, EndedAttempt, Message, NewRun
 from holdfast.stores.arrays import Blobs, Numbers, Texts, array
 from holdfast.stores.attempts import ATTEMPT, attempts_in
 from holdfast.stores.dialect import Dialect, Row, Statement
-from holdfast.stores.queries import VALUE_LIMIT
+from holdfast.stores.search import VALUE_LIMIT
 from holdfast.stores.shared import HISTORY, last_time, updates_of
 
 NUMBERS = {

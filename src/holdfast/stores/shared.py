@@ -44,7 +44,8 @@ from holdfast.ports import (
 from holdfast.stores.attempts import AttemptTables
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
-from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
+from holdfast.stores.queries import read_queries, refuse_nul
+from holdfast.stores.search import VALUE_LIMIT
 from holdfast.stores.telemetry import TelemetryTables
 from holdfast.telemetry.clock import LamportClock, is_clock
 

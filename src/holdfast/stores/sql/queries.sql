@@ -173,11 +173,32 @@ WHERE no IN (
     ORDER BY no {lock});
 
 -- name: payloads
-SELECT payload FROM history WHERE run = :no AND seq > :after ORDER BY seq;
+SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until ORDER BY seq;
 
 -- name: payloads_of_kinds
-SELECT payload FROM history WHERE run = :no AND seq > :after
+SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until
 AND kind {among kinds} ORDER BY seq;
+
+-- name: histories
+SELECT run, payload FROM history WHERE run {numbered nos} ORDER BY run, seq;
+
+-- name: histories_of_kinds
+SELECT run, payload FROM history WHERE run {numbered nos} AND kind {among kinds} ORDER BY run, seq;
+
+-- name: first_from
+SELECT no FROM runs WHERE app = :app AND created_at >= :time ORDER BY created_at LIMIT 1;
+
+-- name: last_before
+SELECT no FROM runs WHERE app = :app AND created_at < :time ORDER BY created_at DESC LIMIT 1;
+
+-- name: workflow_names
+-- From one name to the next by the index, as in `apps`.
+WITH RECURSIVE found (name) AS (
+    SELECT min(workflow) FROM runs WHERE app = :app AND workflow >= :begins AND workflow < :ends
+    UNION ALL
+    SELECT (SELECT min(r.workflow) FROM runs r WHERE r.app = :app AND r.workflow > found.name AND r.workflow < :ends)
+    FROM found WHERE found.name IS NOT NULL)
+SELECT name FROM found WHERE name IS NOT NULL LIMIT :limit;
 
 -- name: attributes
 SELECT value, body FROM attributes WHERE run = :no AND key = :key;
