@@ -497,10 +497,12 @@ class ScheduleRow(msgspec.Struct, kw_only=True):
 
 
 class ScheduleChange(msgspec.Struct, kw_only=True):
-    """What to make of a schedule that was read as `row.revision` (0: there was none), and the runs it starts."""
+    """What to make of a schedule that was read as `row.revision` (0: there was none), the runs it starts, and what others
+    are told."""
 
     row: ScheduleRow
     runs: list[NewRun] = []
+    messages: list[Message] = []
     delete: bool = False
 
 
@@ -727,6 +729,9 @@ class Store(Query, Protocol):
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
         run with a control message in its inbox stays until somebody has dealt with it."""
 
+    def named_blobs(self, keys: Sequence[str]) -> set[str]:
+        """Those of these blobs (and perhaps others) that anything in the store names, of whichever app."""
+
     def reset_times(self, ahead: int) -> int:
         """The clock was set back. Runs that wait for a time, and whose last event is further in the future than `ahead`,
         can be claimed at once: their owner will tell anew when they are due. How many there were."""
@@ -783,9 +788,9 @@ class Store(Query, Protocol):
         """When the next schedule of these workflows has something to do; 0 if one has now, from its queue."""
 
     def save_schedules(self, changes: Sequence[ScheduleChange]) -> list[str]:
-        """Write schedules and create their runs. A schedule that somebody else has changed since it was read stays
-        as it is, and none of its runs is created; a run whose id is taken is left alone. The names of those that were
-        written."""
+        """Write schedules, create their runs and post their messages. A schedule that somebody else has changed since it
+        was read stays as it is, none of its runs is created and no message posted; a run whose id is taken is left alone.
+        The names of those that were written."""
 
     # -- domain events
 

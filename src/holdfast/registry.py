@@ -299,6 +299,10 @@ class Registry(Owner, abc.ABC):
         """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""
         return [*self.startable_names(), *_built_ins()]
 
+    def step_names(self) -> list[str]:
+        """What a worker of this app can execute for others."""
+        return sorted(self._steps)
+
     def load(self) -> None:
         """Import the modules named in `include`."""
         if not self._included:

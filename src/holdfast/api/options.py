@@ -88,6 +88,8 @@ class StartOptions:
             to_epoch(self.expires, "expires")
         else:
             timeout_of("expires", self.expires)
+        if self.data is not None:
+            check_data("data", self.data)
         self._check_debounce()
 
     def _check_debounce(self) -> None:

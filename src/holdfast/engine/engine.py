@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import failpoints
+from holdfast.codec.blobs import store_mark, sweep
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.loop import Greenlets
@@ -68,6 +70,7 @@ BATCH = 100
 LOST = 1_000
 """How many attempts of workers that are gone are ended at a time."""
 COLLECT_AGAIN = 0.05
+SWEEP_BLOBS_EVERY = 3_600.0
 KEPT_OUTCOME_AGAIN = 1.0
 
 
@@ -139,6 +142,7 @@ class Engine:
         self.backoff = Backoff(clock)
         self.claims = Claims(store)
         self.inbox = Inbox(store)
+        self._sweep_blobs_at = 0.0
         self.events = EventDelivery(store, app.codec)
         self.ticks = Ticks(app, store, self.membership.names, self.settings.schedules)
         self.runs: dict[int, LiveRun] = {}
@@ -412,6 +416,18 @@ class Engine:
             if not has_more or clock() >= end:
                 break
         self.agenda.set("collect", clock() + (COLLECT_AGAIN if has_more else self.settings.collect_every))
+        if self.app.codec.blobs is not None and clock() >= self._sweep_blobs_at:
+            self._sweep_blobs_at = clock() + SWEEP_BLOBS_EVERY
+            threading.Thread(target=self._sweep_blobs, name="holdfast-blobs", daemon=True).start()
+
+    def _sweep_blobs(self) -> None:
+        """On a thread of its own: there may be many, and they may be far away."""
+        blobs = self.app.codec.blobs
+        assert blobs is not None
+        try:
+            sweep(blobs, store_mark(self.store.secret()), self.store.named_blobs)
+        except Exception as error:  # they are found the next time
+            logger.warning("blobs that nobody names could not be deleted: %s: %s", type(error).__name__, error)
 
     def _set_aside_unknown(self) -> None:
         before = self.store.now() - round(self.settings.unknown_after * 1_000_000)
@@ -431,8 +447,8 @@ class Engine:
     def _tick(self) -> None:
         """Let schedules start what is due."""
         if self._try("starting what is scheduled", self.ticks.fire):
-            self.claims.stale = True
-            self._tell_peers(Topic.RUNS)
+            self.claims.stale = self.inbox.stale = True  # runs that go on may have been told to end
+            self._tell_peers(Topic.INBOX)
 
     def _read_inbox(self) -> None:
         for letter in self._try("reading inboxes", lambda: self.inbox.poll(self.me.worker)) or ():

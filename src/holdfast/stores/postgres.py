@@ -23,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from holdfast import failpoints
+from holdfast.codec.blobs import keys_in
 from holdfast.errors import (
     EncodeError,
     Fenced,
@@ -261,7 +262,7 @@ class PostgresStore(SqlStore):
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
-        if replace or run.messages:
+        if replace or run.messages or any(keys_in(record.payload) for record in run.records):
             return super().create(run, replace)
         while True:
             clock = self._stamp_apart(len(run.records))
@@ -289,7 +290,10 @@ class PostgresStore(SqlStore):
             return bool(counts.get("news"))
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
-        if not (claim or alone or any(map(has_parts, changes))):
+        naming = [
+            (change.no, record.payload) for change in changes for record in change.records if keys_in(record.payload)
+        ]
+        if not (claim or alone or naming or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -297,6 +301,7 @@ class PostgresStore(SqlStore):
             return Committed([], emitted)
         with self.write("commit") as db:
             emitted = write(db)
+            self._name_blobs(db, naming)
             if any(change.children for change in changes):
                 self._add_children(db, changes)
             for message in alone:

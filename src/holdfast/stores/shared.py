@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import astuple
 
+from holdfast.codec.blobs import keys_in
 from holdfast.errors import Fenced, StoreBusyError, StoreSchemaError
 from holdfast.ports import (
     AHEAD,
@@ -50,7 +51,7 @@ from holdfast.stores.telemetry import TelemetryTables
 from holdfast.telemetry.clock import LamportClock, is_clock
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload", "clock")
-PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
+PARTS = ("blobs", "history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
@@ -296,8 +297,10 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             parameters = {"no": no, "app": self.app, "wake_at": last_time(run.wake_at), "fingerprint": run.fingerprint}
             if not db.execute(self._q["put_off"], parameters).rowcount:
                 return False
-            db.execute(self._q["delete_parts"].replace("{table}", "history"), {"nos": self.dialect.array([no])})
+            for table in ("history", "attributes"):
+                db.execute(self._q["delete_parts"].replace("{table}", table), {"nos": self.dialect.array([no])})
             self._insert_records(db, [(no, run.records)])
+            self._insert_parts(db, no, run)
             return True
 
     def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
@@ -327,6 +330,7 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
         return no
 
     def _insert_parts(self, db: Any, no: int, run: NewRun) -> None:
+        """What a new run has beside its history."""
         for key, value, body in run.attributes:
             self._set_attribute(db, no, key, value, body)
         for message in run.messages:
@@ -358,6 +362,12 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             rows = [(no, *astuple(record), next(clock)) for no, record in found]
             for statement in self.dialect.insert("history", HISTORY, rows):
                 db.execute(*statement)
+            self._name_blobs(db, [(no, record.payload) for no, record in found])
+
+    def _name_blobs(self, db: Any, payloads: Iterable[tuple[int, bytes]]) -> None:
+        for no, payload in payloads:
+            for key in keys_in(payload):
+                db.execute(self._q["name_blob"], {"run": no, "key": key})
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         with self.write("commit", lasting=bool(changes)) as db:
@@ -543,6 +553,13 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
                 db.execute(self._q["delete_parts"].replace("{table}", table), nos)
             db.execute(self._q["delete_runs"], nos)
 
+    def named_blobs(self, keys: Sequence[str]) -> set[str]:
+        with self.read() as db:
+            named = {key for (key,) in db.execute(self._q["named_blobs"], {"keys": self.dialect.array(keys)})}
+            for (body,) in db.execute(self._q["bodies"]):
+                named.update(keys_in(bytes(body)))
+        return named
+
     def reset_times(self, ahead: int) -> int:
         with self.write("reset_times") as db:
             now = self.now()
@@ -605,6 +622,8 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
                 saved.append(row.name)
                 for run in change.runs:
                     self._insert_run(db, run)
+                for message in change.messages:
+                    self._insert_message(db, message)
         return saved
 
 

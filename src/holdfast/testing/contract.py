@@ -242,6 +242,26 @@ class StoreContract:
         assert not store.put_off(later.no, later), "it has ended"
         assert not store.put_off(99, later), "there is none"
 
+    def test_blobs_are_named_by_histories_until_their_runs_are_deleted_and_by_what_waits(self, store: Store) -> None:
+        one, two, three, four = (digit * 64 for digit in "abcd")
+
+        def naming(key: str) -> bytes:
+            return b'{"$":"blob","v":["%b",5]}' % key.encode()
+
+        store.create(self.new("new", wake_at=self.clock.now() + SECOND, records=[record(1, payload=naming(one))]))
+        row = self.owned(store)
+        child = self.new("child", wake_at=self.clock.now() + SECOND, records=[record(1, payload=naming(three))])
+        self.change(
+            store, row, records=[record(2, payload=naming(two)), record(3, payload=naming(one))], children=[child]
+        )
+        store.post(Message(run_id="new", kind="hook", body=naming(four)))
+        assert store.named_blobs([one, two, three, four, "e" * 64]) >= {one, two, three, four}
+        assert "e" * 64 not in store.named_blobs(["e" * 64])
+        self.leave(store, row, Status.SUCCESS)
+        store.delete("r")
+        found = store.named_blobs([one, two, three])
+        assert (one in found, two in found, three in found) == (True, False, True)
+
     def test_many_messages_are_posted_at_once(self, store: Store) -> None:
         row = self.owned(store)
         self.leave(store, self.owned(store, "over"), Status.SUCCESS)
