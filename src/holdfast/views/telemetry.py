@@ -98,7 +98,7 @@ def _step(row: RunRow, record: RecordedEvent, event: Any, worker: str, reader: P
         "parent_id": row.id, "root_id": row.root_id or row.id, "attempt": getattr(event, "attempt", 1) or 1,
         "worker": by, "origin": by,
     }  # fmt: skip
-    if started and kind != "started":
+    if started and kind != "started" and by == worker:  # another worker tells it itself: its clock is not known here
         yield {"type": "step-started", "clock": record.clock - 1, "timestamp": started / SECOND, **common}
     at = started if kind == "started" and started else record.ts
     said: dict[str, Any] = {"type": f"step-{kind}", "clock": record.clock, "timestamp": at / SECOND, **common}
