@@ -1,5 +1,5 @@
 """What an engine tells those who watch its store: which events it has committed, so that they read them there, and the
-little that no history says. While nobody does nothing is gathered, and nothing is written.
+little that no history says. While nobody watches, nothing is gathered and nothing is written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Broadcast:
 
     def _carry(self, hello: Callable[[], None]) -> None:
         try:
-            looked = 0.0
+            looked = float("-inf")
             while not self._is_ending.wait(INTERVAL if self.is_on else 0):
                 if time.monotonic() - looked >= LOOK_AGAIN:
                     looked = time.monotonic()
@@ -131,13 +131,17 @@ class Broadcast:
                 if child.no is not None:
                     notes.recorded[child.no] = (1, 1)
             if live.released and change.columns.get("status") == Status.WAITING:
-                notes.runs.append(RunNote(no, "waiting", now, forward(), change.columns.get("reason", "")))
+                notes.runs.append(
+                    RunNote(no, "waiting", now, forward(), live.row.attempt, change.columns.get("reason", ""))
+                )
         for one in claimed:
             no = one.row.no
             if one.row.status == Status.RUNNING:
                 if one.is_first:
                     notes.recorded.setdefault(no, (1, 1))
-                notes.runs.append(RunNote(no, "started" if one.is_first else "resumed", now, forward()))
+                notes.runs.append(
+                    RunNote(no, "started" if one.is_first else "resumed", now, forward(), one.row.attempt)
+                )
 
     def progressed(self, attempt: Attempt, began: int, said: dict[str, Any]) -> None:
         """`began` is when the attempt did."""
