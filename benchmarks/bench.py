@@ -128,6 +128,19 @@ def normalised() -> None:
     for workload in ("many", "many-plain", "resume"):
         title, _ = cpu.WORKLOADS[workload]
         row(f"normalised CPU: {title}", min(cpu.measure(workload)[0] for _ in range(3)), "µs", note=cpu.UNIT)
+    telemetry()
+
+
+def telemetry() -> None:
+    """What those who listen cost a step, against nobody, in turns."""
+    listening = ("many-metrics", "many-watched", "many-told")
+    costs = {name: [0.0] * 5 for name in ("many", *listening)}
+    for i in range(5):
+        for name, found in costs.items():
+            found[i] = cpu.measure(name)[0]
+    nobody = statistics.median(costs["many"])
+    for name in listening:
+        row(f"telemetry: {cpu.WORKLOADS[name][0]}", statistics.median(costs[name]) / nobody, "× nobody")
 
 
 def composed(floor: float) -> None:

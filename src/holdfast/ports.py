@@ -515,6 +515,7 @@ class RunNote(msgspec.Struct, array_like=True, gc=False):
     kind: str
     ts: int
     clock: int
+    attempt: int
     reason: str = ""
 
 
