@@ -10,16 +10,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.registry import Definitions
+from holdfast.engine.carried import Carried, CarriedHost, Silent
 from holdfast.engine.engine import Engine
 from holdfast.engine.host import Host
 from holdfast.engine.puller import Puller
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreUnavailableError
+from holdfast.executors.lent import LentThreads
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
-from holdfast.ports import Clock, Notifier, Store
+from holdfast.ports import Carrier, Clock, Notifier, Store
 from holdfast.stores.doorbell import Doorbell, Intercom
 from holdfast.stores.sqlite import SqliteStore
+
+MANY = 1_000_000
+"""How many attempts those who tell of them may have executed at a time is theirs to say."""
 
 
 def open_store(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
@@ -59,11 +64,15 @@ def build_engine(
     settings: Settings | None,
     description: dict[str, Any] | None,
     queues: Sequence[str] = ("",),
+    carrier: Carrier | None = None,
 ) -> Host:
     """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
     executor = build_local_executor(app, store.clock, concurrency, processes, description)
     isolate = description is not None
-    return Host(Engine(app, store, executor, notifier, store.clock, build, settings, isolate=isolate, queues=queues))
+    engine = Engine(
+        app, store, executor, notifier, store.clock, build, settings, isolate=isolate, queues=queues, carrier=carrier
+    )
+    return Host(engine)
 
 
 def build_puller(
@@ -81,6 +90,28 @@ def build_puller(
     """A worker that executes attempts of other workers' runs."""
     executor = build_local_executor(app, store.clock, concurrency, processes, description)
     return Host(Puller(app, store, executor, notifier, store.clock, build, queues, concurrency, settings))
+
+
+def build_carried(
+    app: Definitions,
+    store: Store,
+    notifier: Notifier,
+    *,
+    build: str,
+    queues: Sequence[str],
+    is_apart: bool,
+    is_ending: Callable[[], bool],
+    settings: Settings | None,
+    description: dict[str, Any] | None,
+) -> CarriedHost:
+    """A worker that executes attempts that it is told of, on the threads of those who tell it."""
+    describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
+    executor = LentThreads(
+        app.find_step, app.codec, store.clock, child_command=describe, keep_logs=app.keep_logs,
+        surroundings=Surroundings(app.arounds, app.replaced), is_apart=is_apart, is_ending=is_ending,
+    )  # fmt: skip
+    carried = Carried(app, store, executor, Silent(notifier), store.clock, build, queues, MANY, settings)
+    return CarriedHost(carried)
 
 
 def build_local_executor(

@@ -73,7 +73,7 @@ FROZEN = 30.0
 """Seconds of computing without any of Python running after which a worker ends itself: three leases."""
 
 
-def _end_if_frozen() -> None:
+def end_if_frozen() -> None:
     """Native code that computes without letting go of the interpreter keeps all of Python from running, the watchdog too.
     Others have taken the runs over by then, and nobody but the kernel can end this process: by a timer of its computing
     time, that a thread sets again and again. A process that is stopped, or waits for its store, computes nothing. Where
@@ -88,7 +88,7 @@ def _end_if_frozen() -> None:
     threading.Thread(target=set_again, name="holdfast-alive", daemon=True).start()
 
 
-class _Stopping:
+class Stopping:
     """What signals do: the first one drains, the second one ends the process whatever it does. SIGHUP only drains: it
     says that a terminal is gone, and often comes beside another signal.
 
@@ -151,6 +151,16 @@ def _end_within(seconds: float, code: int) -> None:
     threading.Thread(target=end, name="holdfast-end", daemon=True).start()
 
 
+def prepare_process() -> None:
+    """For an engine, in a process of our own."""
+    # One CPU-bound step must not hold up the engine's commits.
+    sys.setswitchinterval(0.0005)
+    # Runs in memory are many small objects that live long: looking at all of them often costs a fifth of the speed.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
 @click.command()
 @click.option(
     "--concurrency", default=16, show_default=True, type=click.IntRange(1), envvar="HOLDFAST_CONCURRENCY",
@@ -201,14 +211,9 @@ def worker(
     app = open_target(context, needs_code="a worker", may_create=True).app
     if version:
         app.version = version
-    # One CPU-bound step must not hold up the engine's commits.
-    sys.setswitchinterval(0.0005)
-    # Runs in memory are many small objects that live long: looking at all of them often costs a fifth of the speed.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    prepare_process()
     host = app.make_engine(concurrency=concurrency, processes=processes)
-    stopping = _Stopping(host, grace)
+    stopping = Stopping(host, grace)
     stopping.listen()
     host.start()
     if endpoint is not None:
@@ -218,7 +223,7 @@ def worker(
     logging.getLogger("holdfast").info(
         "worker %s of app %r on %s knows: %s", host.worker_id, app.name, host.store.url, names
     )
-    _end_if_frozen()
+    end_if_frozen()
     host.run()
     code = OK if host.failure is None else UNREACHABLE
     stopping.is_over(code)

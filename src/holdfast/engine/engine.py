@@ -41,6 +41,7 @@ from holdfast.ports import (
     FINAL,
     Attempt,
     AttemptRow,
+    Carrier,
     Change,
     Claimed,
     Clock,
@@ -124,11 +125,13 @@ class Engine:
         isolate: bool = True,
         new_id: Callable[[], str] = new_worker_id,
         queues: Iterable[str] | None = ("",),
+        carrier: Carrier | None = None,
     ) -> None:
         self.app = app
         self.store = store
         self.executor = executor
         self.notifier = notifier
+        self.carrier = carrier
         self.clock = clock
         self.settings = settings or Settings()
         self.guard = Guard(self.settings.patience)
@@ -171,6 +174,8 @@ class Engine:
         self.ticks.declare()
         self.agenda.set("sweep", 0.0)
         self.agenda.set("collect", 0.0)
+        if self.carrier is not None:
+            self.carrier.start(self.store)
 
     def turn(self, arrivals: Iterable[Arrival]) -> Wake | None:
         """One round: take what has arrived, deliver, commit, act. None once the engine has stopped."""
@@ -210,6 +215,8 @@ class Engine:
         for table in (self.runs, self._ready, self._idle, self._touched):
             table.clear()
         self._home.greenlets.close()
+        if self.carrier is not None:
+            self.carrier.stop()
         try:
             self.store.unregister(self.me.worker)
         except StoreError as error:
@@ -814,6 +821,8 @@ class Engine:
         elif to_runs:
             self._tell_peers(Topic.RUNS)
         if to_executors:
+            if self.carrier is not None:
+                self.carrier.carry([attempt for _, change in changes for attempt in change.attempts])
             self._tell_peers(Topic.ATTEMPTS)
         if dropped:
             self._tell_peers(Topic.DROPPED)
