@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import Run, RunPage
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
+    from holdfast.api.remote import Remote
+    from holdfast.api.requests import Ask, Request, RequestDefinition, define_request
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
+    from holdfast.api.search import Prefix, Range
+    from holdfast.api.selection import Acted, Selection
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
@@ -50,6 +54,9 @@ if TYPE_CHECKING:
         NeverAwaitedError,
         NondeterminismError,
         PayloadTooLargeError,
+        RequestError,
+        RequestPayloadError,
+        RequestRefusedError,
         ResourceError,
         RetryableError,
         RunCancelledError,
@@ -63,6 +70,7 @@ if TYPE_CHECKING:
         ScheduleNotFoundError,
         StepError,
         StepTimeoutError,
+        StepTokenError,
         StoreBusyError,
         StoreError,
         StoreFullError,
@@ -95,8 +103,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Acted",
     "App",
     "ArgumentError",
+    "Ask",
     "BlockingCallError",
     "Canvas",
     "Checkpoint",
@@ -127,6 +137,14 @@ __all__ = [
     "NeverAwaitedError",
     "NondeterminismError",
     "PayloadTooLargeError",
+    "Prefix",
+    "Range",
+    "Remote",
+    "Request",
+    "RequestDefinition",
+    "RequestError",
+    "RequestPayloadError",
+    "RequestRefusedError",
     "Resource",
     "ResourceError",
     "RetryableError",
@@ -149,6 +167,7 @@ __all__ = [
     "ScheduleInfo",
     "ScheduleNotFoundError",
     "Schedules",
+    "Selection",
     "Sent",
     "Signature",
     "Status",
@@ -160,6 +179,7 @@ __all__ = [
     "StepLogs",
     "StepState",
     "StepTimeoutError",
+    "StepTokenError",
     "StoreBusyError",
     "StoreError",
     "StoreFullError",
@@ -181,6 +201,7 @@ __all__ = [
     "chain",
     "chord",
     "define_hook",
+    "define_request",
     "emit",
     "every",
     "group",
@@ -206,7 +227,11 @@ _HOMES = {
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": ["Run", "RunPage"],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
+    "holdfast.api.remote": ["Remote"],
+    "holdfast.api.requests": ["Ask", "Request", "RequestDefinition", "define_request"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
+    "holdfast.api.search": ["Prefix", "Range"],
+    "holdfast.api.selection": ["Acted", "Selection"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],

@@ -32,12 +32,16 @@ from holdfast.api.options import (
     check_call,
     check_input,
 )
+from holdfast.api.remote import Remote
 from holdfast.api.schedules import Schedules
+from holdfast.api.search import conditions_of
+from holdfast.api.selection import Selection
 from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import DEFAULT_QUEUE, StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app, refuse_while_importing
+from holdfast.durations import Duration
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
@@ -246,6 +250,17 @@ class App(Registry):
         call, options = self.encode_by_name(name, args, kwargs), NO_OPTIONS.with_id_in_step(name)
         return await asyncio.to_thread(self.start_run, name, call, options)
 
+    def remote(self, name: str) -> Remote:
+        """A workflow or step by name, also one whose code this program doesn't have: `app.remote("fulfil").start(...)`.
+        The worker that takes the run up checks the arguments; results of classes unknown here are plain data."""
+        return Remote(self, name)
+
+    def send_task(
+        self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> Run[Any]:
+        """Celery's spelling of `app.remote(name).options(...).start(...)`."""
+        return self.remote(name).apply_async(args, kwargs, **options)
+
     def encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         check_text("name", name)
         self.load()
@@ -276,38 +291,95 @@ class App(Registry):
         workflow: str | None = None,
         parent: str | None = None,
         since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
         data: dict[str, Any] | None = None,
         schedule: str | None = None,
         after: int | None = None,
         limit: int = 100,
     ) -> RunPage:
-        """A page of runs, newest first. `page.cursor` given as `after` asks for the next."""
+        """A page of runs, newest first. `page.cursor` given as `after` asks for the next. `data` are values that runs have
+        published with `wf.set_data`, or a `Range` or `Prefix` of them."""
+        check_number("limit", limit, 1)
+        if after is not None and not (type(after) is int and 0 <= after < 2**63):
+            raise ArgumentError(f"after={show(after)}: give the cursor of a page")
+        query = self._query(status, workflow, parent, since, until, data, schedule)
+        query.after, query.limit = after, limit
+        return self.client.runs(query)
+
+    aruns = twin(runs)
+
+    def select(
+        self,
+        *,
+        status: Status | str | Sequence[Status | str] | None = None,
+        workflow: str | None = None,
+        parent: str | None = None,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+        older_than: Duration | None = None,
+        data: dict[str, Any] | None = None,
+        schedule: str | None = None,
+    ) -> Selection:
+        """All runs like that, to count and to act on at once: `app.select(workflow="order", status="WAITING",
+        older_than="2d").cancel("too old")`. A `workflow` that ends in `*` is the beginning of a name; `since`, `until` and
+        `older_than` are about when a run was created. Without any, it is every run of the app."""
+        query = self._query(status, workflow, parent, since, until, data, schedule)
+        if older_than is not None:
+            if until is not None:
+                raise ArgumentError(
+                    "until= and older_than= both say when the last of them was created; give one of them"
+                )
+            query.until = self.store.now() - duration_of("older_than", older_than, ArgumentError)
+        return Selection(self.client, query)
+
+    def count(
+        self,
+        *,
+        status: Status | str | Sequence[Status | str] | None = None,
+        workflow: str | None = None,
+        parent: str | None = None,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+        older_than: Duration | None = None,
+        data: dict[str, Any] | None = None,
+        schedule: str | None = None,
+    ) -> int:
+        """How many runs like that there are."""
+        return self.select(
+            status=status, workflow=workflow, parent=parent, since=since, until=until, older_than=older_than, data=data,
+            schedule=schedule,
+        ).count()  # fmt: skip
+
+    acount = twin(count)
+
+    def _query(
+        self,
+        status: Status | str | Sequence[Status | str] | None,
+        workflow: str | None,
+        parent: str | None,
+        since: dt.datetime | None,
+        until: dt.datetime | None,
+        data: dict[str, Any] | None,
+        schedule: str | None,
+    ) -> RunQuery:
         statuses = [] if status is None else [status] if isinstance(status, str) else status
         if not isinstance(statuses, list | tuple | set | frozenset):
             raise ArgumentError(f"status={show(status)}: give one of {', '.join(Status)}, or a list of them")
         for one in statuses:
             if not isinstance(one, str) or one not in Status.__members__:
                 raise ArgumentError(f"status={show(one)}: give one of {', '.join(Status)}")
-        check_number("limit", limit, 1)
-        if after is not None and not (type(after) is int and 0 <= after < 2**63):
-            raise ArgumentError(f"after={show(after)}: give the cursor of a page")
         for what, given in (("workflow", workflow), ("parent", parent), ("schedule", schedule)):
             if given is not None:
                 check_text(what, given)
         if data is not None and not isinstance(data, dict):
             raise ArgumentError(f"data={show(data)}: give a dict of what runs have kept with wf.set_data")
-        for key in data or ():
-            check_text("a key of data", key)
-        return self.client.runs(
-            RunQuery(
-                statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, schedule=schedule, after=after,
-                limit=limit,
-                since=None if since is None else to_epoch(since, "since"),
-                data={key: self.codec.encode(value).decode(errors="replace") for key, value in (data or {}).items()},
-            )
+        equal, spans = conditions_of(data or {}, self.codec)
+        return RunQuery(
+            statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, schedule=schedule,
+            since=None if since is None else to_epoch(since, "since"),
+            until=None if until is None else to_epoch(until, "until"),
+            data=equal, spans=spans,
         )  # fmt: skip
-
-    aruns = twin(runs)
 
     def send_hook(
         self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
@@ -317,6 +389,25 @@ class App(Registry):
         self.client.send_hook(token, payload, key, name)
 
     asend_hook = twin(send_hook)
+
+    # -- steps that end elsewhere
+
+    def finish_step(self, token: str, result: object = None) -> None:
+        """End a step that was handed over, with its result. `token` is what `this_step.hand_over()` has made. Once it is
+        ended, StepTokenError."""
+        self.client.finish_step(token, result)
+
+    def fail_step(self, token: str, error: BaseException | str) -> None:
+        """Let the attempt of a step that was handed over fail: it is retried as the step's options say."""
+        self.client.fail_step(token, error)
+
+    def beat_step(self, token: str, done: float | None = None, total: float | None = None, note: str = "") -> None:
+        """A sign of life of a step that was handed over, for its `stall_timeout`; perhaps with how far it is."""
+        self.client.beat_step(token, done, total, note)
+
+    afinish_step = twin(finish_step)
+    afail_step = twin(fail_step)
+    abeat_step = twin(beat_step)
 
     # -- domain events, schedules
 
@@ -381,14 +472,16 @@ class App(Registry):
         concurrency: int = 16,
         processes: int | None = None,
         settings: Settings | None = None,
-        queues: Sequence[str] = (DEFAULT_QUEUE,),
+        queues: Sequence[str] | None = (DEFAULT_QUEUE,),
     ) -> Host:
-        """An engine with an executor of its own, not started yet. Steps of other `queues` are left to other workers."""
+        """An engine with an executor of its own, not started yet. Steps of other `queues` are left to other workers; with
+        None it executes those of all queues itself."""
         from holdfast.wiring import build_engine  # not at the top: see wiring.py
 
-        served = _check_queues(queues) if not self.on_celery else []
+        is_carried = self.on_celery and queues is not None
+        served = [] if is_carried else None if queues is None else _check_queues(queues)
         carrier = None
-        if self.on_celery:
+        if is_carried:
             _ = self.celery
             assert self._attachment is not None
             carrier = self._attachment.carrier()

@@ -6,6 +6,7 @@
     │   └── TransformError        (EncodeError, DecodeError) a transform of the codec failed
     ├── FatalError                raised by a step: don't try again
     ├── StepError                 stands for an exception that can't be rebuilt here
+    ├── StepTokenError            the token of a step that was handed over is of no use
     ├── StepTimeoutError          (TimeoutError) an attempt took longer than `timeout` or stalled
     ├── WorkflowTimeoutError      (TimeoutError) a run took longer than its workflow's `timeout`
     ├── WorkerLostError           an attempt took its worker down, again and again
@@ -31,6 +32,9 @@
     │   ├── HookNotFoundError     (LookupError)
     │   ├── HookTokenError
     │   └── HookPayloadError      (ValueError)
+    ├── RequestError
+    │   ├── RequestRefusedError   a run was asked, and refused
+    │   └── RequestPayloadError   (ValueError)
     ├── WorkflowCodeError         the run is set aside or failed because of how the workflow is written
     │   ├── NondeterminismError
     │   ├── DeadlockError
@@ -108,6 +112,10 @@ def in_words(error: BaseException) -> str:
 
 class StepTimeoutError(HoldfastError, TimeoutError):
     """An attempt took longer than its step's `timeout`, or made no progress for `stall_timeout`."""
+
+
+class StepTokenError(HoldfastError):
+    """The token of a step that was handed over was altered, or was used before."""
 
 
 class WorkflowTimeoutError(HoldfastError, TimeoutError):
@@ -261,6 +269,18 @@ class HookTokenError(HookError):
 
 class HookPayloadError(HookError, ValueError):
     """The payload doesn't fit the hook's model."""
+
+
+class RequestError(HoldfastError):
+    """Something about what a run was asked."""
+
+
+class RequestRefusedError(RequestError):
+    """The run refused what it was asked. A handler of the workflow raises it with the reason; whoever asked gets it."""
+
+
+class RequestPayloadError(RequestError, ValueError):
+    """The payload doesn't fit the request's model."""
 
 
 class WorkflowCodeError(HoldfastError):

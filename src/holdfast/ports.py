@@ -95,8 +95,8 @@ class Record(msgspec.Struct, gc=False):
 
 
 class NewRun(msgspec.Struct, kw_only=True):
-    """A run to be created, with the beginning of its history. If the id of a child is taken, `if_taken` is posted. The
-    store sets `no` once it is created."""
+    """A run to be created, with the beginning of its history. `messages` are in its inbox from the beginning. If
+    the id of a child is taken, `if_taken` is posted. The store sets `no` once it is created."""
 
     id: str
     workflow: str
@@ -115,6 +115,7 @@ class NewRun(msgspec.Struct, kw_only=True):
     options: bytes = b"{}"
     base_seq: int = 1
     attributes: list[tuple[str, str, bytes]] = []
+    messages: list[Message] = []
     if_taken: Message | None = None
 
 
@@ -122,8 +123,9 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     """Something for a run's inbox. A run that is held (PAUSED, STUCK) is woken only by `control` messages;
     a run that has ended takes only those marked `late`. Of several with the same `dedupe` one is kept, as long as that
     is in the inbox; with `once`, as long as the run is there. With `run_no` or `child_of` it is only for the run of that
-    number, or for a child of that run: an id may have been given to another run. If there is no such run, `if_gone` is
-    posted instead."""
+    number, or for a child of that run: an id may have been given to another run. If there is no such run, or with
+    `or_ended` if it takes nothing any more, `if_gone` is posted instead. A `request` is asked once, as long as its answer
+    is kept."""
 
     run_id: str
     kind: str
@@ -135,6 +137,8 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     run_no: int | None = None
     child_of: str | None = None
     if_gone: Message | None = None
+    or_ended: bool = False
+    request: str = ""
 
 
 class Posted(msgspec.Struct, gc=False):
@@ -153,12 +157,24 @@ class Letter(msgspec.Struct, gc=False):
     body: bytes
 
 
+Collision = Callable[["NewRun", RunRow], None]
+"""What is said of a new run whose id another one has: it raises if that must not be."""
+
 Farewell = Callable[[RunRow, list[Letter]], list[Message]]
 """Who is told what of a run that is deleted, with these messages unread."""
 
 
+class Answer(msgspec.Struct, gc=False):
+    """What a run has answered to a request, by the event of that number. The first one stands."""
+
+    request: str
+    seq: int
+    body: bytes
+
+
 class Change(msgspec.Struct, kw_only=True, gc=False):
-    """What one commit does to one run and because of it."""
+    """What one commit does to one run and because of it. Events before `forget_before`, and what they have answered, are
+    deleted."""
 
     no: int
     records: Sequence[Record] = ()
@@ -171,6 +187,8 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     streamed: Sequence[tuple[str, int, int, bytes]] = ()
     signals: Sequence[Emission | Subscription | Unsubscription] = ()
     news: Sequence[Emission] = ()
+    answers: Sequence[Answer] = ()
+    forget_before: int = 0
     attempts: Sequence[NewAttempt] = ()
     dropped_attempts: Sequence[str] = ()
     withdrawn_attempts: Sequence[str] = ()
@@ -377,9 +395,22 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     damage: str = ""
 
 
+class DataSpan(msgspec.Struct, kw_only=True, frozen=True):
+    """Runs whose data under `key` lies between two values, as `codec.ordering` writes them: from `low` on (`above`: not that
+    one itself), to before `high` (`upto`: that one included). One of `others` is as good."""
+
+    key: str
+    low: str
+    high: str
+    above: bool = False
+    upto: bool = False
+    others: tuple[DataSpan, ...] = ()
+
+
 class RunQuery(msgspec.Struct, kw_only=True):
     """A page of runs, newest first. `after` is the `no` of the last one of the page before. A `workflow` that ends in
-    `*` is the beginning of a name; `since` and `until` are about when a run was created."""
+    `*` is the beginning of a name; `since` and `until` are about when a run was created.
+    Of `data` runs have published what equals these encoded values, and what lies in `spans`."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
@@ -387,6 +418,7 @@ class RunQuery(msgspec.Struct, kw_only=True):
     since: int | None = None
     until: int | None = None
     data: dict[str, str] = {}
+    spans: Sequence[DataSpan] = ()
     prefix: str | None = None
     owner: str | None = None
     schedule: str | None = None
@@ -454,16 +486,27 @@ class Query(Protocol):
 
     def counts(self, query: RunQuery, most: int) -> dict[str, int]:
         """How many runs there are of each status, whatever page a query asks for. Nobody counts all of very many: a query
-        for statuses alone counts up to `most` of each, any other its newest `most` runs."""
+        for statuses alone counts up to `most` of each, any other its newest `most` runs. Several statuses, and the workflows
+        that the beginning of a name stands for, share that number evenly."""
 
-    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
-        """A run's history after event number `after`, all of it or only the kinds given."""
+    def counts_over_time(self, query: RunQuery, width: int, most: int) -> list[tuple[int, str, int]]:
+        """Of the newest `most` runs that a query finds, how many of each status were created in each stretch of `width`
+        microseconds: (its beginning, status, how many), in the order of time."""
+
+    def histories(self, numbers: Sequence[int], kinds: Sequence[str] = ()) -> dict[int, list[bytes]]:
+        """The histories of several runs, by their `no`, all of each or only the kinds given."""
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
+        """A run's history after event number `after`, up to and with number `until`, all of it or only the kinds given."""
 
     def data(self, run_id: str) -> dict[str, bytes]:
         """What the run has published of its data."""
 
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         """What is kept beside the run's history under `key`, by value."""
+
+    def answer(self, run_id: str, request: str) -> bytes | None:
+        """What the run has answered to a request, None if nothing so far."""
 
     def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
         """What a run has streamed after item number `after`, in order."""
@@ -549,6 +592,14 @@ class Store(Query, Protocol):
         """Create a run. If its id is taken nothing happens and the run that has it is returned, unless it has
         ended and `replace` says to delete it first."""
 
+    def create_all(self, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        """Create runs, all or none; for each None, or the run that has its id already and stays as it is. Of those
+        `collision` is told first: if it raises nothing is created. It must do nothing else."""
+
+    def put_off(self, no: int, run: NewRun) -> bool:
+        """Give a run that nobody has taken up the input and the time of `run`; False, with nothing done, if somebody has,
+        or if it is held or gone."""
+
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs. The signals of a
         change take effect in their order; its news become domain events if there is a subscription to their name.
@@ -571,6 +622,9 @@ class Store(Query, Protocol):
         """Put a message into a run's inbox. Nothing is put into the inbox of a run that has ended, unless the message is
         `late`, nor a copy of one with the same `dedupe`."""
 
+    def post_all(self, messages: Sequence[Message]) -> list[Posted]:
+        """`post` for each of them, all or none."""
+
     def streamed(self, run_id: str) -> dict[str, int]:
         """The last attempt of which something was streamed, by command."""
 
@@ -578,6 +632,9 @@ class Store(Query, Protocol):
         """Delete a run that has ended or is held, with everything that belongs to it. Returns the status it had,
         None if there is no such run (of the number `no`, if that is given); a run with any other status is not deleted.
         `farewell` says what is posted to others in the same transaction, and must do nothing else."""
+
+    def delete_all(self, runs: Sequence[tuple[str, int]], farewell: Farewell | None = None) -> int:
+        """`delete` for each id and number, in one transaction; how many are gone by it."""
 
     def collect(self, limit: int) -> Collected:
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
@@ -730,7 +787,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
 
 class Outcome(msgspec.Struct, kw_only=True):
     """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
-    others. `logs` is what is to be kept of what it has logged, encoded."""
+    others. `handed_over` means that somebody else will tell it. `logs` is what is to be kept of what it has logged,
+    encoded."""
 
     attempt: Attempt
     started: int
@@ -739,6 +797,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     encoded_error: bytes | None = None
     cancelled: bool = False
     lost: bool = False
+    handed_over: bool = False
     company: int = 0
     data: dict[str, Any] = {}
     emitted: list[tuple[str, str, bytes]] = []

@@ -22,11 +22,14 @@ from holdfast.api.functions import (
     Workflow,
     is_decorated,
 )
+from holdfast.api.hooks import HOOKS, HookDefinition, make_hook
+from holdfast.api.models import Models
 from holdfast.api.options import (
     step_options,
     workflow_options,
 )
 from holdfast.api.owner import Owner
+from holdfast.api.requests import REQUESTS, RequestDefinition, make_request
 from holdfast.api.schedules import Schedule, Schedules, When, to_schedules
 from holdfast.codec import Codec
 from holdfast.core.context import StepAttempt
@@ -55,6 +58,8 @@ from holdfast.printing import show
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+M = TypeVar("M")
+A = TypeVar("A")
 W = TypeVar("W", bound=Callable[[StepAttempt], Iterator[None]] | Callable[[StepAttempt], AsyncIterator[None]])
 F = TypeVar("F", bound=Step[..., Any] | Workflow[..., Any])
 D = TypeVar("D", StepDefinition, WorkflowDefinition)
@@ -71,6 +76,8 @@ class Registry(Owner, abc.ABC):
         self.include = include
         self.arounds: list[Around] = []
         self.replaced: Mapping[Resource[Any], Any] = {}
+        self.hook_models = Models("hook", HOOKS)
+        self.request_models = Models("request", REQUESTS)
         self._steps: dict[str, StepDefinition] = {}
         self._workflows: dict[str, WorkflowDefinition] = {}
         self._schedules: dict[str, ScheduleRow] = {}
@@ -115,6 +122,9 @@ class Registry(Owner, abc.ABC):
             return self.define_step(function, None, step_options(_with_task_options(function, options)))
         name, schedules = options.pop("name", None), _schedules(options)
         return StepDecorator(self, _checked_name("step", name), step_options(options), schedules, options)
+
+    task = step
+    """Celery's word for `step`."""
 
     @overload
     def workflow(self, function: CallableClass[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
@@ -277,6 +287,10 @@ class Registry(Owner, abc.ABC):
             )
         return found
 
+    def knows(self, name: str) -> bool:
+        self.load()
+        return name in self._workflows or name in self._steps
+
     def startable_names(self) -> list[str]:
         """What can be started by name."""
         self.load()
@@ -312,6 +326,32 @@ class Registry(Owner, abc.ABC):
         from holdfast.compose.canvas import begin
 
         return begin(execution, node)
+
+    # -- hooks and requests
+
+    def define_hook(self, name: str, payload: type[M]) -> HookDefinition[M]:
+        """A hook with a type of payload, for this app alone; `holdfast.define_hook` is for all apps of the process."""
+        self.codec.types.learn_hint(payload)
+        return make_hook(self.hook_models, name, payload)
+
+    @overload
+    def define_request(
+        self, name: str, payload: type[M], answer: type[A], *, data: str | None = None
+    ) -> RequestDefinition[M, A]: ...
+    @overload
+    def define_request(
+        self, name: str, payload: None, answer: type[A], *, data: str | None = None
+    ) -> RequestDefinition[None, A]: ...
+    @overload
+    def define_request(self, name: str, payload: type[M], answer: None = None) -> RequestDefinition[M, None]: ...
+    @overload
+    def define_request(self, name: str, payload: None = None, answer: None = None) -> RequestDefinition[None, None]: ...
+    def define_request(self, name: str, payload: Any = None, answer: Any = None, *, data: str | None = None) -> Any:
+        """A request with types of payload and answer, for this app alone; `holdfast.define_request` is for all apps of the
+        process."""
+        made = make_request(self.request_models, name, payload, answer, data)
+        made.learn(self.codec)
+        return made
 
     # -- domain events
 

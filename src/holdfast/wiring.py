@@ -63,11 +63,11 @@ def build_engine(
     processes: int | None,
     settings: Settings | None,
     description: dict[str, Any] | None,
-    queues: Sequence[str] = ("",),
+    queues: Sequence[str] | None = ("",),
     carrier: Carrier | None = None,
 ) -> Host:
     """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
-    executor = build_local_executor(app, store.clock, concurrency, processes, description)
+    executor = build_local_executor(app, store, concurrency, processes, description)
     isolate = description is not None
     engine = Engine(
         app, store, executor, notifier, store.clock, build, settings, isolate=isolate, queues=queues, carrier=carrier
@@ -88,7 +88,7 @@ def build_puller(
     description: dict[str, Any] | None,
 ) -> Host:
     """A worker that executes attempts of other workers' runs."""
-    executor = build_local_executor(app, store.clock, concurrency, processes, description)
+    executor = build_local_executor(app, store, concurrency, processes, description)
     return Host(Puller(app, store, executor, notifier, store.clock, build, queues, concurrency, settings))
 
 
@@ -108,18 +108,19 @@ def build_carried(
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     executor = LentThreads(
         app.find_step, app.codec, store.clock, child_command=describe, keep_logs=app.keep_logs,
-        surroundings=Surroundings(app.arounds, app.replaced), is_apart=is_apart, is_ending=is_ending,
+        surroundings=Surroundings(app.arounds, app.replaced, store.secret), is_apart=is_apart, is_ending=is_ending,
     )  # fmt: skip
     carried = Carried(app, store, executor, Silent(notifier), store.clock, build, queues, MANY, settings)
     return CarriedHost(carried)
 
 
 def build_local_executor(
-    app: Definitions, clock: Clock, concurrency: int, processes: int | None, description: dict[str, Any] | None
+    app: Definitions, store: Store, concurrency: int, processes: int | None, description: dict[str, Any] | None
 ) -> LocalExecutor:
-    """`clock` is the store's: the database's time, if that has one of its own."""
+    clock = store.clock  # the database's time, if that has one of its own
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     return LocalExecutor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
-        child_command=describe, surroundings=Surroundings(app.arounds, app.replaced), keep_logs=app.keep_logs,
+        child_command=describe, surroundings=Surroundings(app.arounds, app.replaced, store.secret),
+        keep_logs=app.keep_logs,
     )  # fmt: skip

@@ -222,7 +222,7 @@ def test_an_input_of_another_version_that_does_not_fit_fails_the_run(app: App) -
 
     with TestApp(app):
         run = app.start_run("flow", app.codec.encode_call(("five",), {}), NO_OPTIONS)
-        with pytest.raises(ValueError, match=r"n: expected int, got 'five' of type str$"):
+        with pytest.raises(ArgumentError, match=r"n: expected int, got 'five' of type str$"):
             run.result()
         assert run.status == "FAILURE"
 
@@ -734,7 +734,10 @@ def test_a_deadlocked_workflow_fails_with_the_stack_of_each_task(app: App) -> No
         with pytest.raises(DeadlockError) as caught:
             run.result()
         text = str(caught.value)
-        assert f"run {run.id} waits for nothing that can happen: no step, timer, hook or child is outstanding" in text
+        assert (
+            f"run {run.id} waits for nothing that can happen: no step, timer, hook, request or child is outstanding"
+            in text
+        )
         for name in ("first", "second", "flow"):
             assert f"  {name}: " in text
         assert line_of(flow.__wrapped__, "# waits for second") in text

@@ -100,7 +100,10 @@ def test_a_run_is_paused_resumed_cancelled_retried_and_forked(client: httpx.Clie
     until(lambda: run.status == "WAITING")
     assert act(client, "pause", id="s", reason="wait for ann").status_code == 200
     until(lambda: run.status == "PAUSED")
-    assert client.get("/api/run", params={"id": "s"}).json()["why"]["text"] == "wait for ann"
+    assert (
+        client.get("/api/run", params={"id": "s"}).json()["why"]["text"]
+        == "wait for ann (paused by admin at 127.0.0.1)"
+    )
     assert act(client, "resume", id="s").status_code == 200
     until(lambda: run.status == "WAITING")
     assert act(client, "cancel", id="s", reason="no longer needed").status_code == 200

@@ -4,9 +4,12 @@ given and what is expected, and nothing has been written by then."""
 from __future__ import annotations
 
 import datetime as dt
+import math
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from holdfast.core.definitions import DEFAULT_QUEUE, Errors
 from holdfast.durations import to_us
@@ -101,6 +104,14 @@ def check_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, 
     return tuple(args), dict(kwargs or {})
 
 
+def check_data(what: str, data: Any) -> None:
+    """What a run is published with, by key."""
+    if not isinstance(data, Mapping):
+        raise ArgumentError(f"{what}={show(data)}: give a dict of values by key, as wf.set_data takes them")
+    for key in data:
+        check_text(f"a key of {what}", key)
+
+
 # -- numbers, times, choices
 
 
@@ -109,6 +120,21 @@ def check_number(what: str, value: Any, least: int = 0, kind: Kind = ArgumentErr
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
         raise kind(f"{what}={show(value)}: give a number of {least} or more, up to {LARGEST:,}{why}")
     return value
+
+
+def progress_of(what: str, done: Any, total: Any, note: Any) -> bytes:
+    """How far a step is, as it is kept."""
+    for name, value in (("done", done), ("total", total)):
+        if not (value is None and name == "total") and not _is_amount(value):
+            raise ArgumentError(f"{what}: {name}={show(value)}: give a number")
+    check_text(f"{what}: note", note, empty=True)
+    return msgspec.json.encode({"done": done, "total": total, "note": note})
+
+
+def _is_amount(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
 
 
 def check_priority(value: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import itertools
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -20,12 +23,15 @@ from holdfast.api.checks import (
     check_number,
     check_text,
     duration_of,
+    progress_of,
     to_epoch,
 )
 from holdfast.api.domain_events import emit_in_step, encode_event
 from holdfast.api.handles import Run, RunPage, Which
 from holdfast.api.hooks import Token, encode_payload, is_of_run, read_token, used_already
 from holdfast.api.options import StartOptions, check_call
+from holdfast.api.requests import Ask, RequestDefinition, check_request, encode_request
+from holdfast.api.tokens import StepToken
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
@@ -33,18 +39,23 @@ from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
-from holdfast.core.registry import Definitions, refuse_while_importing
+from holdfast.core.registry import Definitions, is_own, refuse_while_importing
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.programs import is_durable
 from holdfast.engine.records import (
     PRIORITY_HEAD_START,
+    AnswerBody,
+    AskLetter,
+    BeatLetter,
     ControlLetter,
     HookLetter,
+    OutcomeLetter,
     RunOptions,
     child_gone,
     control,
     correlation_of,
+    data_attribute,
     fingerprint,
     to_record,
 )
@@ -55,15 +66,20 @@ from holdfast.errors import (
     HookNotFoundError,
     HookTokenError,
     MemberError,
+    RequestError,
+    RequestRefusedError,
     RunCancelledError,
     RunError,
     RunExistsError,
     RunFinishedError,
     RunNotFoundError,
     RunStuckError,
+    StepError,
+    StepTokenError,
     UnknownNameError,
     WrongContextError,
 )
+from holdfast.errors import in_words as in_words_of
 from holdfast.ports import (
     FINAL,
     Attempt,
@@ -77,6 +93,7 @@ from holdfast.ports import (
     Status,
     Store,
     Topic,
+    WorkerKind,
 )
 from holdfast.printing import show
 from holdfast.views.entries import Entries, RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
@@ -84,14 +101,18 @@ from holdfast.views.trace import LIMIT, TraceNode, trace_of
 from holdfast.views.waits import awaits
 
 logger = logging.getLogger("holdfast")
+T = TypeVar("T")
 WARN_AFTER = 2.0  # seconds without a worker
 
 
 class Client:
-    """Starts runs, waits for them, and sends them messages."""
+    """Starts runs, waits for them, and sends them messages. What it does to runs is recorded as done `by` somebody, if that
+    is said."""
 
-    def __init__(self, definitions: Definitions, store: Store, notifier: Notifier) -> None:
+    def __init__(self, definitions: Definitions, store: Store, notifier: Notifier, by: str = "") -> None:
+        check_text("by", by, empty=True)
         self.app = definitions.name
+        self.by = by
         self._definitions = definitions
         self.store = store
         self.notifier = notifier
@@ -100,59 +121,111 @@ class Client:
 
     # -- starting
 
-    def start(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
-        """A run of its own, or a child of the run whose step calls."""
+    def start(self, name: str, call: bytes, options: StartOptions, messages: Sequence[Message] = ()) -> Run[Any]:
+        """A run of its own, or a child of the run whose step calls. `messages` are for it, whether it is new or not."""
+        options = options.with_id_in_step(name)
+        if options.debounce is not None:
+            return self._start_later(name, call, options)
+        new = self._new(name, call, options, self.store.now())
+        new.messages = list(messages)
+        taken = self.store.create(new, replace=options.if_exists == "restart")
+        if taken is not None:
+            self._check_same(taken, new, options)
+        run = self._started(new, taken, options)
+        if taken is not None:
+            for message in messages:
+                if self.store.answer(taken.id, message.request) is None:
+                    self._post(message, "it can't be asked")
+        self.notifier.ring(Topic.RUNS)
+        return run
+
+    def _start_later(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
+        """Put off the run that waits under this key, with this call in place of its own, or make one that waits. They are
+        numbered: key@1, key@2."""
+        assert options.id is not None
+        quiet, key = to_us(options.debounce or 0, "debounce"), options.id[: ID_LIMIT - 20] + "@"
+        for tries in itertools.count(1):
+            now = self.store.now()
+            found = [row for row in self.store.runs(RunQuery(prefix=key, limit=20)) if row.id[len(key) :].isdigit()]
+            last = found[0] if found else None
+            if last is not None and last.status == Status.PENDING and last.started_at is None and last.workflow == name:
+                begin = now + quiet
+                if options.at_most is not None:
+                    begin = min(begin, last.created_at + to_us(options.at_most, "at_most"))
+                new = self._new(name, call, replace(options, id=last.id), now, begin)
+                if self.store.put_off(last.no, new):
+                    new.no = last.no
+                    break
+            number = max((int(row.id[len(key) :]) for row in found), default=0) + tries
+            new = self._new(name, call, replace(options, id=f"{key}{number}"), now, now + quiet)
+            if self.store.create(new) is None:
+                break  # else somebody else was faster
+        self.notifier.ring(Topic.RUNS)
+        return Run(self, new.id, new.no)
+
+    def start_many(self, calls: Sequence[tuple[str, bytes, StartOptions]]) -> list[Run[Any]]:
+        """One commit for all of them: either all are started or none is."""
+        now = self.store.now()
+        chosen = [options.with_id_in_step(name) for name, _, options in calls]
+        new = [self._new(name, call, options, now) for (name, call, _), options in zip(calls, chosen, strict=True)]
+        options_of = {id(run): options for run, options in zip(new, chosen, strict=True)}
+        taken = self.store.create_all(new, lambda run, row: self._check_same(row, run, options_of[id(run)]))
+        self.notifier.ring(Topic.RUNS)
+        return [self._started(run, row, options_of[id(run)]) for run, row in zip(new, taken, strict=True)]
+
+    def _started(self, new: NewRun, taken: RunRow | None, options: StartOptions) -> Run[Any]:
+        if taken is not None and options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
+            self.retry(Which(taken.id, taken.no))
+        return Run(self, new.id, new.no if taken is None else taken.no)
+
+    def _new(self, name: str, call: bytes, options: StartOptions, now: int, begin_at: int | None = None) -> NewRun:
         refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
-        if context is None:
-            return self._create(name, call, options, options.id or str(uuid.uuid4()), None)
-        context.touch()
-        attempt = context.attempt
-        options = options.with_id_in_step(name)
-        assert options.id is not None
-        return self._create(name, call, options, options.id, attempt)
-
-    def _create(
-        self,
-        name: str,
-        call: bytes,
-        options: StartOptions,
-        run_id: str,
-        origin: Attempt | None,
-    ) -> Run[Any]:
+        origin: Attempt | None = None
+        if context is not None:
+            context.touch()
+            origin = context.attempt
+        run_id = options.id or str(uuid.uuid4())
         check_id(run_id)
-        now = self.store.now()
-        begin_at = now
-        if options.delay is not None:
-            begin_at += to_us(options.delay, "delay")
+        if begin_at is None:
+            begin_at = now if options.delay is None else now + to_us(options.delay, "delay")
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
+        data = {key: self.codec.encode(value, f"data {key!r}") for key, value in (options.data or {}).items()}
+        expires = None
+        if options.expires is not None:
+            if isinstance(options.expires, dt.datetime):
+                expires = to_epoch(options.expires)
+            else:
+                expires = now + to_us(options.expires, "expires")
         started = ev.RunStarted(
-            seq=1, ts=begin_at, workflow=name, input=Raw(call), seed=int(self.store.clock.random() * 2**53), flags=FLAGS
+            seq=1,
+            ts=begin_at,
+            workflow=name,
+            input=Raw(call),
+            seed=int(self.store.clock.random() * 2**53),
+            flags=FLAGS,
+            data={key: Raw(value) for key, value in data.items()},
         )
         chosen = RunOptions(
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
             max_retries=options.max_retries,
             queue=options.queue or "",
             quiet=origin is not None and origin.quiet,
+            expires=expires,
         )
         new = NewRun(
             id=run_id, workflow=name, records=[to_record(started)], wake_at=begin_at - options.priority * PRIORITY_HEAD_START,
             created_at=now, fingerprint=fingerprint(name, call), priority=options.priority,
             options=chosen.to_json(), durable=is_durable(self._definitions, name),
+            attributes=[data_attribute(key, value) for key, value in data.items()],
         )  # fmt: skip
         if origin is not None:
             new.parent_id, new.parent_cmd, new.root_id = origin.run_id, origin.cmd, origin.root_id
             new.correlation = origin.correlation
         if begin_at > now:
             new.wake_at = begin_at  # a head start must not begin a delayed run early
-        taken = self.store.create(new, replace=options.if_exists == "restart")
-        if taken is not None:
-            self._check_same(taken, new, options)
-            if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
-                self.retry(Which(taken.id, taken.no))
-        self.notifier.ring(Topic.RUNS)
-        return Run(self, run_id, new.no if taken is None else taken.no)
+        return new
 
     def _check_same(self, taken: RunRow, new: NewRun, options: StartOptions) -> None:
         if options.if_exists == "error":
@@ -265,7 +338,7 @@ class Client:
     def _nobody_works(self) -> str:
         """If no worker is alive: that, and what to do about it."""
         now = self.store.now()
-        if any(worker.lease_until > now for worker in self.store.workers()):
+        if any(worker.lease_until > now and worker.kind == WorkerKind.ENGINE for worker in self.store.workers()):
             return ""
         return (
             f"no worker of app {self.app!r} is alive on {self.store.url}; start one with `holdfast -A <module> worker`, "
@@ -284,13 +357,18 @@ class Client:
             try:
                 return self.codec.decode(end.result, self._result_type(row.workflow)), False
             except DecodeError:  # not what the annotation says: give it as it is, as Python would
-                return self.codec.decode(end.result), False
+                return self._decode(row.workflow, end.result), False
         if isinstance(end, ev.RunFailed):
             return self.codec.decode_error(end.error), True
         assert isinstance(end, ev.RunCancelled)
         reason = f": {end.reason}" if end.reason else ""
         how = "terminated" if end.terminated else "cancelled"
         return RunCancelledError(f"run {row.id} was {how}{reason}", run_id=row.id), True
+
+    def _decode(self, workflow: str, data: bytes | Raw) -> Any:
+        """A value of a run. Without the code that made it, what its classes hold is plain data."""
+        is_known = self._definitions.knows(workflow) or is_own(workflow)
+        return self.codec.decode(data) if is_known else self.codec.decode_loosely(data)
 
     def _result_type(self, name: str) -> Any:
         for find in (self._definitions.find_workflow, self._definitions.find_step):
@@ -355,8 +433,8 @@ class Client:
         return [ev.from_json(payload) for payload in self.store.payloads(run.id)]
 
     def data(self, run: Which) -> dict[str, Any]:
-        self.row(run)
-        return {key: self.codec.decode(value) for key, value in self.store.data(run.id).items()}
+        workflow = self.row(run).workflow
+        return {key: self._decode(workflow, value) for key, value in self.store.data(run.id).items()}
 
     def history(self, run: Which) -> list[RunEvent]:
         return [self._entries.event(event) for event in self.events(run)]
@@ -392,13 +470,156 @@ class Client:
         return Sent(False, note)
 
     def _send(self, run: Which, name: str, payload: object, key: str, token: str = "") -> None:
-        letter = HookLetter(name=name, key=key, payload=Raw(encode_payload(self.codec, name, payload)), token=token)
+        encoded = Raw(encode_payload(self.codec, self._definitions.hook_models, name, payload))
+        letter = HookLetter(name=name, key=key, payload=encoded, token=token, by=self.by)
         message = Message(
             run_id=run.id, run_no=run.no, kind="hook", body=msgspec.json.encode(letter),
             dedupe=f"hook:{token}" if token else None, once=bool(token),
         )  # fmt: skip
         if not self._post(message, f"hook {name!r} can't be sent"):
             raise used_already(name, run.id)
+
+    # -- asking
+
+    def ask(
+        self,
+        run: Which,
+        request: RequestDefinition[Any, Any] | str,
+        payload: object,
+        id: str | None,
+        timeout: Duration | None,
+        given_up: threading.Event | None = None,
+    ) -> Any:
+        """Ask a run and wait for its answer; what it has published answers at once."""
+        limit = check_request(request, id, timeout)
+        definition, message = self._question(run, request, payload, id)
+        row = self.row(run)
+        if definition is not None and definition.data is not None:
+            published = self.store.data(run.id).get(definition.data)
+            if published is not None:
+                return self._decode_as(published, definition.answer)
+        if self.store.answer(run.id, message.request) is None:
+            self._refuse_without_history(row, "asked")
+            self._post(message, f"request {_name_of(request)!r} can't be asked")
+        return self._answer(run, definition, _name_of(request), message.request, limit, given_up)
+
+    def _question(
+        self, run: Which, request: RequestDefinition[Any, Any] | str, payload: object, id: str | None
+    ) -> tuple[RequestDefinition[Any, Any] | None, Message]:
+        name = _name_of(request)
+        definition = self._definitions.request_models.find(name) if isinstance(request, str) else request
+        encoded = Raw(encode_request(self.codec, definition, name, payload))
+        step = current_step.get()
+        # In a step the next attempt asks under the same id, and gets the same answer.
+        id = id or (str(uuid.uuid4()) if step is None else step.next_child_id(name))
+        body = msgspec.json.encode(AskLetter(name=name, request=id, payload=encoded))
+        return definition, Message(run_id=run.id, run_no=run.no, kind="ask", body=body, request=id)
+
+    def _answer(
+        self,
+        run: Which,
+        definition: RequestDefinition[Any, Any] | None,
+        name: str,
+        id: str,
+        limit: int | None,
+        given_up: threading.Event | None,
+    ) -> Any:
+        def look(row: RunRow) -> bytes | None:
+            found = self.store.answer(run.id, id)
+            if found is None and row.status in FINAL and "retry" not in self.store.orders(run.id):
+                raise RunFinishedError(
+                    f"run {run.id} has ended ({row.status}) without an answer to request {name!r}", run_id=run.id
+                )
+            return found
+
+        late = f"has not answered request {name!r}"
+        again = f"ask again with id={id!r} to get the answer that it may still give"
+        body = msgspec.json.decode(self._watch(run, look, late, again, limit, given_up), type=AnswerBody)
+        if bytes(body.error) != b"null":
+            error = self.codec.decode_error(body.error)
+            if isinstance(error, RequestError):
+                raise error
+            raise RequestRefusedError(f"run {run.id} refused request {name!r}: {in_words_of(error)}") from error
+        return self._decode_as(bytes(body.answer), None if definition is None else definition.answer)
+
+    def _decode_as(self, data: bytes, model: Any) -> Any:
+        try:
+            return self.codec.decode(data, Any if model is None else model)
+        except DecodeError:  # not what the definition says: give it as it is, as Python would
+            return self.codec.decode(data)
+
+    def wait_data(self, run: Which, key: str, timeout: Duration | None, given_up: threading.Event | None = None) -> Any:
+        """What the run has published under `key`, once it has."""
+        check_text("key", key)
+        limit = None if timeout is None else duration_of("timeout", timeout, ArgumentError)
+
+        def look(row: RunRow) -> bytes | None:
+            found = self.store.data(run.id).get(key)
+            if found is None and row.status in FINAL and "retry" not in self.store.orders(run.id):
+                raise RunFinishedError(
+                    f"run {run.id} has ended ({row.status}) without having published {key!r}", run_id=run.id
+                )
+            return found
+
+        late = f"has not published {key!r}"
+        return self.codec.decode(self._watch(run, look, late, "it goes on, wait again later", limit, given_up))
+
+    def _watch(
+        self,
+        run: Which,
+        look: Callable[[RunRow], T | None],
+        late: str,
+        outlook: str,
+        limit: int | None,
+        given_up: threading.Event | None,
+    ) -> T:
+        """Look whenever the run was announced, until there is something. What `look` is given was read before."""
+        begun = time.monotonic()
+        deadline = begun + (float("inf") if limit is None else limit / 1_000_000)
+        warn_at = begun + WARN_AFTER
+        row = self.row(run)
+        found = look(row)
+        if found is not None:
+            return found
+        watch = self.notifier.watch(run.id)
+        try:
+            while True:
+                row = self.row(run)
+                found = look(row)
+                if found is not None:
+                    return found
+                if row.status == Status.STUCK and not self.store.orders(run.id):
+                    raise RunStuckError(
+                        f"run {run.id} {late}, and is stuck: {row.reason}", run_id=run.id, reason=row.reason
+                    )
+                now = time.monotonic()
+                if now >= deadline or (given_up is not None and given_up.is_set()):
+                    waits = f" ({row.reason})" if row.reason else ""
+                    raise TimeoutError(
+                        f"run {run.id} {late} within {in_words(limit or 0)}; it is {row.status}{waits}; "
+                        f"{self._nobody_works() or outlook}"
+                    )
+                if now >= warn_at:
+                    warn_at = float("inf")
+                    if nobody := self._nobody_works():
+                        logger.warning(nobody)
+                watch.wait(min(1.0, deadline - now))
+        finally:
+            watch.close()
+
+    def start_and_ask(self, name: str, call: bytes, options: StartOptions, ask: Ask[Any]) -> tuple[Run[Any], Message]:
+        """Start a run with a question in its inbox, in one commit; if the run is there already it is asked."""
+        options = options.with_id_in_step(name)
+        run_id = options.id or str(uuid.uuid4())
+        _, message = self._question(Which(run_id), ask.request, ask.payload, ask.id)
+        run = self.start(name, call, replace(options, id=run_id), [message])
+        return run, message
+
+    def await_answer(
+        self, run: Run[Any], ask: Ask[Any], message: Message, given_up: threading.Event | None = None
+    ) -> Any:
+        limit = check_request(ask.request, ask.id, ask.timeout)
+        return self._answer(run._which, ask.request, ask.request.name, message.request, limit, given_up)
 
     def send_hook(self, token: str | None, payload: object, key: str | None, name: str | None) -> None:
         if (token is None) == (key is None):
@@ -445,6 +666,55 @@ class Client:
             )
         return token
 
+    # -- steps that end elsewhere
+
+    def finish_step(self, token: str, result: object) -> None:
+        found = self.check_step_token(token)
+        encoded = self.codec.encode(result, f"the result of step {found.step!r}")
+        self._end_step(found, Raw(encoded), ev.NULL)
+
+    def fail_step(self, token: str, error: BaseException | str) -> None:
+        found = self.check_step_token(token)
+        if isinstance(error, str):
+            check_text("error", error)
+            error = StepError(error)
+        if not isinstance(error, BaseException):
+            raise ArgumentError(f"error={show(error)}: give an exception, or its text")
+        self._end_step(found, ev.NULL, Raw(self.codec.encode_error(error)))
+
+    def _end_step(self, token: StepToken, result: Raw, error: Raw) -> None:
+        letter = OutcomeLetter(
+            run_no=token.run_no, cmd=token.cmd, attempt=token.attempt, worker="", started=token.started, result=result,
+            error=error,
+        )  # fmt: skip
+        message = Message(
+            run_id=token.run_id, run_no=token.run_no, kind="outcome", body=msgspec.json.encode(letter),
+            dedupe=f"step:{token.cmd}:{token.attempt}", once=True,
+        )  # fmt: skip
+        if not self._post(message, f"step {token.step!r} can't be ended"):
+            raise StepTokenError(f"step {token.step!r} of run {token.run_id} was ended with this token before")
+
+    def beat_step(self, token: str, done: float | None, total: float | None, note: str) -> None:
+        found = self.check_step_token(token)
+        progress = ev.NULL if done is None else Raw(progress_of("beat_step", done, total, note))
+        letter = BeatLetter(run_no=found.run_no, cmd=found.cmd, attempt=found.attempt, progress=progress)
+        message = Message(run_id=found.run_id, run_no=found.run_no, kind="beat", body=msgspec.json.encode(letter))
+        self._post(message, f"step {found.step!r} gives a sign of life in vain")
+
+    def check_step_token(self, text: str) -> StepToken:
+        """What a token says, if its run is there."""
+        if type(text) is not str:
+            raise ArgumentError(f"token={show(text)}: give the text that this_step.hand_over() has made")
+        token = StepToken.read(self.store.secret(), text)
+        if token is None:
+            raise StepTokenError(
+                "this token was altered, or made by another store, or is of something else than a step"
+            )
+        if token.app != self.app:
+            raise StepTokenError(f"this token is of app {token.app!r}, not {self.app!r}")
+        self.row(Which(token.run_id, token.run_no))
+        return token
+
     def pause(self, run: Which, reason: str) -> None:
         check_text("reason", reason, empty=True)
         self._refuse_without_history(self.row(run), "paused")
@@ -458,7 +728,7 @@ class Client:
 
     def control(self, run: Which, kind: str, reason: str = "") -> None:
         check_text("reason", reason, empty=True)
-        self._post(control(run.id, kind, reason, run_no=run.no), f"can't {kind} it")
+        self._post(control(run.id, kind, reason, by=self.by, run_no=run.no), f"can't {kind} it")
 
     def terminate(self, run: Which, reason: str) -> None:
         check_text("reason", reason)
@@ -477,7 +747,7 @@ class Client:
                 f"run {run.id} is {row.status}; only a run that has failed or was cancelled can be retried",
                 run_id=run.id,
             )
-        self._post(control(run.id, "retry", late=True, run_no=run.no), "can't retry it")
+        self._post(control(run.id, "retry", by=self.by, late=True, run_no=run.no), "can't retry it")
 
     def _post(self, message: Message, failure: str) -> bool:
         """Whether it was put into the run's inbox, and not a copy before it."""
@@ -508,28 +778,30 @@ class Client:
         self,
         run: Which,
         at: int,
-        replace: dict[int, object] | None,
+        replaced: dict[int, object] | None,
         input: tuple[Any, ...] | None,
         new_id: str | None,
     ) -> Run[Any]:
         row = self.row(run)
-        replace = {} if replace is None else replace
-        if not isinstance(replace, dict):
-            raise ArgumentError(f"replace={show(replace)}: give a dict of results by the numbers of their events")
-        for seq in replace:
+        replaced = {} if replaced is None else replaced
+        if not isinstance(replaced, dict):
+            raise ArgumentError(f"replace={show(replaced)}: give a dict of results by the numbers of their events")
+        for seq in replaced:
             check_number("a key of replace", seq)
         if new_id is not None:
             check_id(new_id)
-        results = {seq: Raw(self.codec.encode(value, f"the result at event {seq}")) for seq, value in replace.items()}
+        results = {seq: Raw(self.codec.encode(value, f"the result at event {seq}")) for seq, value in replaced.items()}
         call = None if input is None else self._input(row.workflow, input)
         plan = self._plan_fork(run, at, results, call)
         if new_id is None:
             suffix = f"-fork-{uuid.uuid4().hex[:8]}"
             new_id = run.id[: ID_LIMIT - len(suffix)] + suffix
         now = self.store.now()
-        data = {}
+        data: dict[str, bytes] = {}
         for event in plan.events:
-            if isinstance(event, ev.DataSet):
+            if isinstance(event, ev.RunStarted | ev.ContinuedAsNew):
+                data |= {key: bytes(value) for key, value in event.data.items()}
+            elif isinstance(event, ev.DataSet):
                 data[event.name] = bytes(event.args)
             elif isinstance(event, ev.StepCompleted):
                 data |= {key: bytes(value) for key, value in event.data.items()}
@@ -542,10 +814,11 @@ class Client:
             )
         first = plan.events[0]
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
+        plan.events[0] = msgspec.structs.replace(first, by=self.by)
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
             fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=self._options_of_fork(row),
-            attributes=[(f"data.{key}", value.decode(errors="replace"), value) for key, value in data.items()],
+            attributes=[data_attribute(key, value) for key, value in data.items()],
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
@@ -583,6 +856,12 @@ class Client:
             raise RunError(f"a worker is busy with run {run.id}; delete it in a moment", run_id=run.id)
         self.notifier.ring(Topic.INBOX)  # its parent may have to be told
 
+    def delete_all(self, rows: Sequence[RunRow]) -> int:
+        """Delete those of these runs that are not in use; how many are gone."""
+        gone = self.store.delete_all([(row.id, row.no) for row in rows], self._farewell)
+        self.notifier.ring(Topic.INBOX)
+        return gone
+
     def _farewell(self, row: RunRow, letters: list[Letter]) -> list[Message]:
         """What is told to the parent of a run that is deleted, if it waits for it or has just asked to be told."""
         waits = {row.parent_cmd or ""} if row.parent_id and row.status not in FINAL else set()
@@ -590,3 +869,7 @@ class Client:
             if letter.kind in ("watch", "retry"):
                 waits.add(msgspec.json.decode(letter.body, type=ControlLetter).parent_cmd)
         return [child_gone(self.codec, row.id, row.parent_id or "", cmd) for cmd in sorted(waits) if cmd]
+
+
+def _name_of(request: RequestDefinition[Any, Any] | str) -> str:
+    return request if isinstance(request, str) else request.name

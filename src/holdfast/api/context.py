@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 import random
 import time
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-import msgspec
 from msgspec import Raw
 
 from holdfast.api import calls
-from holdfast.api.checks import check_text
+from holdfast.api.checks import check_hook, check_id, check_text, progress_of
 from holdfast.api.domain_events import emit_now, wait_for_event
-from holdfast.api.hooks import ask_hook
+from holdfast.api.hooks import ask_hook, encode_payload
+from holdfast.api.tokens import StepToken
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.domain import Where
 from holdfast.core.execution import Execution
-from holdfast.core.loop import running, wait_plainly
+from holdfast.core.loop import Future, running, wait_plainly
 from holdfast.durations import Duration, to_us
-from holdfast.errors import ArgumentError, ContinueAsNew, WrongContextError
-from holdfast.printing import show
+from holdfast.errors import ContinueAsNew, WrongContextError
 
 T = TypeVar("T")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -208,6 +206,34 @@ class WorkflowContext:
         """The plain-call form of `await emit(...)`."""
         return emit_now(name, payload, key)
 
+    def send(
+        self, run_id: str, name: str, payload: object = None, *, key: str | None = None
+    ) -> Coroutine[None, None, None]:
+        """Send a payload to a hook of another run of the app, once: `await wf.send(run_id, "approval", payload)`. It leaves
+        with the next commit. If there is no such run, or it has ended, this run's history and log say so."""
+        here = _where("send")
+        if isinstance(here, StepContext):
+            raise WrongContextError(
+                "wf.send() in a step: a step sends with app.get_run(run_id).send(name, payload); wf.send is for workflow code"
+            )
+        if here is None:
+            raise WrongContextError("wf.send() works in a run; elsewhere use app.get_run(run_id).send(name, payload)")
+        if not here.durable:
+            raise WrongContextError(
+                "wf.send() needs a history, and this workflow has durable=False; make it durable=True"
+            )
+        check_id(run_id, "wf.send: run_id")
+        check_hook(name, key, what="wf.send")
+        encoded = Raw(encode_payload(here.codec, here.hook_models, name, payload))
+
+        def begin() -> Future[None]:
+            here.send(run_id, name, key or "", encoded)
+            done: Future[None] = Future(here.loop)
+            done.set_result(None)
+            return done
+
+        return calls.Call(here, begin, f"wf.send to {run_id!r}")
+
     def wait(self, awaitable: Awaitable[T]) -> T:
         """Wait in a plain call for anything that can be awaited."""
         found: T = calls.wait(awaitable)
@@ -251,14 +277,24 @@ class RunningStep:
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Show how far it is. Also a sign of life for `stall_timeout`, and where a plain step is cancelled."""
         context = _step("progress")
-        for what, value in (("done", done), ("total", total)):
-            if not (value is None and what == "total") and not _is_amount(value):
-                raise ArgumentError(f"this_step.progress: {what}={show(value)}: give a number")
-        check_text("this_step.progress: note", note, empty=True)
+        encoded = progress_of("this_step.progress", done, total, note)
         if context is None:
             return
         context.touch()
-        context.report("progress", msgspec.json.encode({"done": done, "total": total, "note": note}))
+        context.report("progress", encoded)
+
+    def hand_over(self) -> str:
+        """Let this attempt end elsewhere: a token for whoever does the work, who calls `app.finish_step(token, result)` or
+        `app.fail_step(token, error)`. What the step itself returns then means nothing. Its `timeout` counts on until the
+        step is finished, and `app.beat_step(token)` is the sign of life for its `stall_timeout`."""
+        context = _step("hand_over")
+        if context is None:
+            return _plain().id
+        context.touch()
+        context.handed_over = True
+        a = context.attempt
+        token = StepToken(a.app, a.run_id, a.run_no, a.cmd, a.step, a.number, context.started)
+        return token.write(context.surroundings.secret())
 
     def stream(self, item: object) -> None:
         """Give an item to those who watch the run, as soon as it is there: tokens, rows, lines."""
@@ -267,12 +303,6 @@ class RunningStep:
             return
         context.touch()
         context.report("stream", context.codec.encode(item, f"an item streamed by step {context.attempt.step!r}"))
-
-
-def _is_amount(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) if isinstance(value, float) else abs(value) < 2**63
 
 
 def _step(name: str) -> StepContext | None:

@@ -11,13 +11,14 @@ import datetime as dt
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from msgspec import Raw
 
 from holdfast.api.calls import Call, ChildRun, StepFuture
 from holdfast.api.checks import check_arguments, to_epoch
+from holdfast.api.client import Client
 from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import Run
 from holdfast.api.options import (
@@ -25,21 +26,28 @@ from holdfast.api.options import (
     IfExists,
     OnParentClose,
     StartOptions,
+    calls_of,
     check_call,
+    check_input,
+    options_of_many,
     start_options_of,
 )
 from holdfast.api.owner import Owner
+from holdfast.api.requests import Ask, check_request
 from holdfast.api.signatures import Canvas, Signature, chunks, each, group
+from holdfast.blocking import run_blocking, twin
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
 from holdfast.durations import Duration, to_us
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
+from holdfast.ports import Message
 from holdfast.printing import show
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
 R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F")  # what `submit` gives: a StepFuture[R] or a ChildRun[R]
 
@@ -112,6 +120,23 @@ class _Function(abc.ABC, Generic[P, R, F]):
         """`start` for async code."""
         return await CallOptions(self, NO_OPTIONS).astart(*args, **kwargs)
 
+    def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """Start a run and ask it something, in one commit; the run and its answer. If a run of that id is there already,
+        that one is asked."""
+        return CallOptions(self, NO_OPTIONS).start_and_ask(ask, *args, **kwargs)
+
+    async def astart_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """`start_and_ask` for async code."""
+        return await CallOptions(self, NO_OPTIONS).astart_and_ask(ask, *args, **kwargs)
+
+    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
+        """Start a run for each call, all in one commit: either all are durable when this returns, or none was started.
+        A tuple is the arguments of a call; anything else is its only argument. `ids` are those of the runs, in the same
+        order."""
+        return CallOptions(self, NO_OPTIONS).start_many(calls, ids=ids)
+
+    astart_many = twin(start_many)
+
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
         return self.start(*args, **kwargs)
@@ -142,6 +167,19 @@ class _Function(abc.ABC, Generic[P, R, F]):
         """An immutable signature: it ignores what comes before it."""
         return Signature(self._app, self._definition, args, kwargs, immutable=True)
 
+    def signature(
+        self,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        immutable: bool = False,
+        **options: Any,
+    ) -> Signature:
+        """Celery's spelling of `s(...)` and `si(...)`, with options as `set(...)` takes them."""
+        given, named = check_arguments(args, kwargs)
+        made = Signature(self._app, self._definition, given, named)
+        return made.set(immutable=immutable, **options)
+
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
         """Start it from a workflow without waiting: await what this gives, or call its `.result()`."""
         return CallOptions(self, NO_OPTIONS).submit(*args, **kwargs)
@@ -158,11 +196,37 @@ class _Function(abc.ABC, Generic[P, R, F]):
         queue: str | None = None,
         if_exists: IfExists = "return",
         on_parent_close: OnParentClose = "cancel",
+        data: Mapping[str, Any] | None = None,
+        expires: Duration | dt.datetime | None = None,
+        debounce: Duration | None = None,
+        at_most: Duration | None = None,
     ) -> CallOptions[P, R, F]:
-        """Say more about one call: `fn.options(id="order-17").start(order)`."""
+        """Say more about one call: `fn.options(id="order-17").start(order)`.
+
+        `id`: of the run; the same id again is the same run. `delay`, `at`: when it begins. `expires`: a run that no worker
+        has begun by then is cancelled. `debounce`: it begins once nobody has started it again for so long, with what was
+        given last, `at_most` so long after the first. `priority`: higher goes first. `timeout`, `max_retries`, `queue`: in
+        place of those it was defined with. `if_exists`: what to do with a run that has the id ("return", "error",
+        "restart"). `on_parent_close`: what becomes of a child when its parent ends ("cancel", "abandon"). `data`: published
+        from the beginning, as if the workflow had begun with `wf.set_data`.
+        """
         return CallOptions(
             self,
-            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close),
+            StartOptions(
+                id,
+                delay,
+                at,
+                priority,
+                timeout,
+                max_retries,
+                queue,
+                if_exists,
+                on_parent_close,
+                data,
+                expires,
+                debounce,
+                at_most,
+            ),
         )
 
     @abc.abstractmethod
@@ -225,10 +289,17 @@ class Workflow(_Function[P, R, ChildRun[R]]):
 
     def _child(self, execution: Execution, call: Raw, options: StartOptions, waited: bool) -> ChildRun[R]:
         child = execution.ask_child(
-            self.name, call, options=child_options(options, self._definition.options.durable, execution.loop.now), waited=waited,
+            self.name, call, options=self._child_options(execution, options), waited=waited,
             abandon=options.on_parent_close == "abandon",
         )  # fmt: skip
         return ChildRun(execution, child)
+
+    def _child_options(self, execution: Execution, options: StartOptions) -> dict[str, object]:
+        chosen = child_options(options, self._definition.options.durable, execution.loop.now)
+        if options.data:
+            codec = execution.codec
+            chosen["data"] = {key: Raw(codec.encode(value, f"data {key!r}")) for key, value in options.data.items()}
+        return chosen
 
     def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> ChildRun[R]:
         return self._child(execution, call, options, waited=True)
@@ -284,9 +355,55 @@ class CallOptions(Generic[P, R, F]):
         start = self._prepare(args, kwargs)
         return cast("Run[R]", start() if running() is not None else await asyncio.to_thread(start))
 
+    def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """Start a run and ask it something, in one commit; the run and its answer."""
+        client, run, message = self._start_asking(ask, args, kwargs)
+        return run, client.await_answer(run, ask, message)
+
+    async def astart_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """`start_and_ask` for async code."""
+        client, run, message = await asyncio.to_thread(self._start_asking, ask, args, kwargs)
+        return run, await run_blocking(lambda given_up: client.await_answer(run, ask, message, given_up))
+
+    def _start_asking(
+        self, ask: Ask[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Client, Run[R], Message]:
+        function = self._function
+        if not isinstance(ask, Ask):
+            raise ArgumentError(
+                f"start_and_ask({show(ask)}): give a request with its payload first: request.of(payload)"
+            )
+        check_request(ask.request, ask.id, ask.timeout)
+        if not isinstance(function, Workflow):
+            raise WrongContextError(f"{function!r}.start_and_ask(): a step answers nothing; start a workflow")
+        if not function._definition.options.durable:
+            raise WrongContextError(f"{function!r} has durable=False, and a run without a history can't be asked")
+        call = function._encode(args, kwargs)
+        function._app.codec.check_call(args, kwargs, function._arguments, function._definition.hints)
+        client = function._app.client
+        run, message = client.start_and_ask(function.name, bytes(call), self._options, ask)
+        return client, cast("Run[R]", run), message
+
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
         return self.start(*args, **kwargs)
+
+    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
+        """`start_many`, with these options for all of them."""
+        function, options = self._function, self._options
+        if function._execution() is not None:
+            raise WrongContextError(f"{function!r}.start_many() in a workflow: use .submit() for each, or a group")
+        given = calls_of(function.name, calls)
+        encoded = []
+        for args in given:
+            encoded.append((function.name, bytes(function._encode(args, {}))))
+            function._app.codec.check_call(args, {}, function._arguments, function._definition.hints)
+            check_input(function._definition, args, {})
+        chosen = options_of_many(function.name, len(given), options, ids)
+        started = function._app.client.start_many([(*call, each) for call, each in zip(encoded, chosen, strict=True)])
+        return cast("list[Run[R]]", started)
+
+    astart_many = twin(start_many)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
         """Start it from a workflow without waiting."""
@@ -331,6 +448,8 @@ def child_options(options: StartOptions, durable: bool, now: int) -> dict[str, o
             f"if_exists={options.if_exists!r} is for runs that are started from outside; a workflow that is replayed can't "
             "look whether a run exists, so do it in a step"
         )
+    if options.expires is not None or options.debounce is not None:
+        raise WrongContextError("expires= and debounce= are for runs that are started from outside, or from a step")
     chosen: dict[str, object] = {"durable": durable}
     if options.id is not None:
         chosen["id"] = options.id

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from holdfast.api.checks import check_number
+from holdfast.api.requests import RequestDefinition
 from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
+from holdfast.errors import RunNotFoundError
 from holdfast.ports import RunRow, Status
 from holdfast.views.entries import RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.times import moment
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from holdfast.api.client import Client
 
 R = TypeVar("R")
+M = TypeVar("M")
+A = TypeVar("A")
 
 
 class Which(NamedTuple):
@@ -83,6 +87,22 @@ class Run(Generic[R]):
         of its members, in place.
         """
         return self._client.result(self._which, timeout, propagate=propagate)  # type: ignore[no-any-return]
+
+    def get(self, timeout: Duration | None = None, propagate: bool = True) -> R:
+        """Celery's spelling of `result`."""
+        return self.result(timeout, propagate=propagate)
+
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        return self.status.is_final
+
+    def successful(self) -> bool:
+        """Whether it has ended well."""
+        return self.status == Status.SUCCESS
+
+    def failed(self) -> bool:
+        """Whether it has failed."""
+        return self.status == Status.FAILURE
 
     @property
     def workflow(self) -> str:
@@ -165,6 +185,36 @@ class Run(Generic[R]):
         the run waited for it. A run that waits for another hook is a warning: a name or key may be wrong."""
         return self._client.send(self._which, name, payload, key)
 
+    @overload
+    def ask(
+        self, request: RequestDefinition[None, A], *, id: str | None = None, timeout: Duration | None = None
+    ) -> A: ...
+    @overload
+    def ask(
+        self, request: RequestDefinition[M, A], payload: M, *, id: str | None = None, timeout: Duration | None = None
+    ) -> A: ...
+    @overload
+    def ask(
+        self, request: str, payload: object = None, *, id: str | None = None, timeout: Duration | None = None
+    ) -> Any: ...
+    def ask(
+        self,
+        request: RequestDefinition[Any, Any] | str,
+        payload: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+    ) -> Any:
+        """Ask the run something and wait for its answer. RequestRefusedError if it refuses, TimeoutError if it takes too
+        long, RunFinishedError if it ends without an answer. The same `id` again is the same request: it is asked once, and
+        gets the same answer. In a step the id is made from the step, so that a retry asks the same."""
+        return self._client.ask(self._which, request, payload, id, timeout)
+
+    def wait_data(self, key: str, timeout: Duration | None = None) -> Any:
+        """What the workflow has kept under `key` with `wf.set_data`, as soon as it has; TimeoutError if that takes too long,
+        RunFinishedError if the run ends without."""
+        return self._client.wait_data(self._which, key, timeout)
+
     def cancel(self, reason: str = "") -> None:
         """Raise CancelledError where the workflow waits; its clean-up may still run steps."""
         self._client.control(self._which, "cancel", reason)
@@ -218,6 +268,35 @@ class Run(Generic[R]):
             lambda given_up: self._client.result(self._which, timeout, given_up, propagate=propagate)
         )
 
+    @overload
+    async def aask(
+        self, request: RequestDefinition[None, A], *, id: str | None = None, timeout: Duration | None = None
+    ) -> A: ...
+    @overload
+    async def aask(
+        self, request: RequestDefinition[M, A], payload: M, *, id: str | None = None, timeout: Duration | None = None
+    ) -> A: ...
+    @overload
+    async def aask(
+        self, request: str, payload: object = None, *, id: str | None = None, timeout: Duration | None = None
+    ) -> Any: ...
+    async def aask(
+        self,
+        request: RequestDefinition[Any, Any] | str,
+        payload: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+    ) -> Any:
+        """`ask` for async code."""
+        return await run_blocking(
+            lambda given_up: self._client.ask(self._which, request, payload, id, timeout, given_up)
+        )
+
+    async def await_data(self, key: str, timeout: Duration | None = None) -> Any:
+        """`wait_data` for async code."""
+        return await run_blocking(lambda given_up: self._client.wait_data(self._which, key, timeout, given_up))
+
     async def astatus(self) -> Status:
         return await asyncio.to_thread(lambda: self.status)
 
@@ -241,6 +320,37 @@ class Run(Generic[R]):
     afork = twin(fork)
     afork_reruns = twin(fork_reruns)
     adelete = twin(delete)
+
+
+class NoRun(Run[list[Any]]):
+    """What an empty group of no app gives when it is started: there is nothing to run, and the result is `[]`."""
+
+    def __init__(self) -> None:
+        self.id = ""
+
+    def __repr__(self) -> str:
+        return "<no run: an empty group>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_client", "_which"):
+            raise RunNotFoundError("an empty group has no run, only a result: []", run_id="")
+        raise AttributeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NoRun)
+
+    def __hash__(self) -> int:
+        return hash(NoRun)
+
+    def result(self, timeout: Duration | None = None, *, propagate: bool = True) -> list[Any]:
+        return []
+
+    async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> list[Any]:
+        return []
+
+    @property
+    def status(self) -> Status:
+        return Status.SUCCESS
 
 
 class RunPage(list[Run[Any]]):

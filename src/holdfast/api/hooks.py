@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import hmac
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from holdfast.api.calls import Call
 from holdfast.api.checks import check_hook, check_model
+from holdfast.api.models import Models, encode_checked
+from holdfast.api.tokens import sign, unsign
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
@@ -27,7 +26,7 @@ from holdfast.printing import show
 M = TypeVar("M")
 TOKEN_LIFETIME = 30 * 86_400 * SECOND
 
-_models: dict[str, Any] = {}
+HOOKS = Models("hook")
 
 
 class Answer(Call[M]):
@@ -159,31 +158,19 @@ class HookDefinition(Generic[M]):
 
 def define_hook(name: str, payload: type[M]) -> HookDefinition[M]:
     """A hook whose payloads are checked against a model when they are sent, by whatever app of this process."""
+    return make_hook(HOOKS, name, payload)
+
+
+def make_hook(models: Models, name: Any, payload: Any) -> HookDefinition[Any]:
     check_hook(name, kind=DefinitionError, what="define_hook")
     check_model("payload", payload)
-    known = _models.get(name)
-    # The same name in the same place is the same class, loaded again.
-    if known is not None and known != payload and _title(known) != _title(payload):
-        raise DefinitionError(f"hook {name!r} is defined with payload {known!r} already; use another name")
-    _models[name] = payload
+    models.add(name, payload)
     return HookDefinition(name, payload)
 
 
-def encode_payload(codec: Codec, name: str, payload: object) -> bytes:
+def encode_payload(codec: Codec, models: Models, name: str, payload: object) -> bytes:
     """A payload as it is recorded, checked against the hook's model if it has one."""
-    model = _models.get(name)
-    if model is not None and not (isinstance(model, type) and isinstance(payload, model)):
-        try:
-            payload = codec.from_plain(payload, model)
-        except DecodeError as error:
-            raise HookPayloadError(f"hook {name!r} takes {_title(model)}: {error}") from None
-    elif model is not None:
-        codec.types.learn_hint(model)
-    return codec.encode(payload, f"the payload of hook {name!r}")
-
-
-def _title(model: Any) -> str:
-    return str(getattr(model, "__qualname__", model))
+    return encode_checked(codec, payload, models.find(name), f"hook {name!r}", HookPayloadError)
 
 
 class Token(msgspec.Struct, array_like=True):
@@ -199,19 +186,13 @@ class Token(msgspec.Struct, array_like=True):
 
 
 def make_token(secret: bytes, token: Token) -> str:
-    body = msgspec.json.encode(token)
-    signature = hmac.new(secret, body, hashlib.sha256).digest()[:16]
-    return base64.urlsafe_b64encode(signature + body).decode().rstrip("=")
+    return sign(secret, msgspec.json.encode(token))
 
 
 def read_token(secret: bytes, text: str, app: str, now: int) -> Token:
     try:
-        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        signature, body = data[:16], data[16:]
-        if not hmac.compare_digest(signature, hmac.new(secret, body, hashlib.sha256).digest()[:16]):
-            raise ValueError
-        token = msgspec.json.decode(body, type=Token)
-    except (ValueError, msgspec.MsgspecError):
+        token = msgspec.json.decode(unsign(secret, text) or b"", type=Token)
+    except msgspec.MsgspecError:
         raise HookTokenError("this token was altered, or made by another store; ask for a new link") from None
     if token.app != app:
         raise HookTokenError(f"this token is for app {token.app!r}, not {app!r}")

@@ -35,7 +35,7 @@ def main() -> None:
     app = load(frame)
     prepare_process()
     host: Host = app.make_engine()  # type: ignore[attr-defined]
-    stopping = Stopping(host, GRACE)
+    stopping = Stopping([host], GRACE)
     stopping.listen()
     host.start()
     _end_with(frame["parent"], host)

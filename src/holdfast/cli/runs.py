@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.arguments import keyed_value
+from holdfast.cli.arguments import data_terms
 from holdfast.cli.failures import command, usage
 from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
@@ -46,7 +46,10 @@ from holdfast.views.why import why
 @click.option("--workflow", help="Only runs of this workflow or step.")
 @click.option("--parent", shell_complete=run_ids, help="Only children of this run.")
 @click.option("--since", metavar="TIME", help="Only runs created since: 2h, 3d, 2026-01-31, 2026-01-31T12:00+01:00.")
-@click.option("--data", "data", multiple=True, metavar="KEY=VALUE", help="Only runs whose data holds this.")
+@click.option(
+    "--data", "data", multiple=True, metavar="KEY=VALUE",
+    help="Only runs whose data holds this. Also KEY>=VALUE (>, <, <=), and KEY=BEGINNING* of a text.",
+)  # fmt: skip
 @click.option("--schedule", metavar="NAME", help="Only runs that this schedule started.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many at most.")
 @click.option("--after", type=int, metavar="NO", help="Go on after this one, as the page before says.")
@@ -66,14 +69,15 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     target = open_target(context)
-    store, codec = target.store, target.app.codec
-    wanted = dict(keyed_value(each, "--data") for each in data)
+    store = target.store
+    equal, spans = data_terms(target.app.codec, data)
     query = RunQuery(
         statuses=[str(status) for status in statuses],
         workflow=workflow,
         parent=None if parent is None else target.find(parent).id,
         since=None if since is None else _moment(since, store.now()),
-        data={key: codec.encode(value).decode(errors="replace") for key, value in wanted.items()},
+        data=equal,
+        spans=spans,
         schedule=schedule,
         after=after,
         limit=limit + 1,

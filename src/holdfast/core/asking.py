@@ -28,7 +28,7 @@ from holdfast.core.matching import Asked, Ledger, Match, Recorded, command_id, d
 from holdfast.core.memo import Child, Memo, origin_of
 from holdfast.core.pending import PendingChild, PendingHook, PendingStep, Program, StepCall
 from holdfast.core.source_lines import SourceLine, code_line, task_lines
-from holdfast.errors import DefinitionError, NondeterminismError
+from holdfast.errors import DefinitionError, NondeterminismError, WrongContextError
 
 
 class Asking:
@@ -48,6 +48,8 @@ class Asking:
         self.parent_id: str | None = None
         self.root_id = run_id
         self.secret = b""
+        self.hook_models: Any = None
+        """The types of payloads that hooks of this app take, by name."""
         self.durable = True
         self.strict = False
         self.calls = 0
@@ -59,6 +61,10 @@ class Asking:
         self.steps: dict[str, PendingStep] = {}
         self.children: dict[str, PendingChild] = {}
         self.hooks: dict[str, PendingHook] = {}
+        self.listening: dict[str, deque[Future[ev.RequestReceived]]] = {}
+        """Who waits for the next request of a name."""
+        self.handlers: dict[str, Callable[[ev.RequestReceived], None]] = {}
+        """Who is told of every request of a name, beside the main flow."""
         self.ended: ev.Event | None = None
         self.cancelling: ev.CancelRequested | None = None
         self.new_events: list[ev.Event] = []
@@ -86,6 +92,9 @@ class Asking:
         self._warned: set[tuple[str, bytes]] = set()
         self._mailbox: dict[tuple[str, str], deque[ev.HookReceived]] = {}
         self._answered: set[str] = set()
+        self._unread: dict[str, deque[ev.RequestReceived]] = {}
+        self._unanswered: dict[str, ev.RequestReceived] = {}
+        self._sent: dict[tuple[str, bytes], int] = {}  # by earlier attempts, as often
         self._emissions: dict[tuple[str, bytes], int] = {}
         self._patches: dict[str, bool] = {}
         self._seed = 0
@@ -393,6 +402,78 @@ class Asking:
                 if (other.name, other.key) == (hook.name, hook.key) and other.cmd not in self._reused:
                     self._claim("h", other.name, other.key.encode(), other.cmd)
             self._closed(hook)
+
+    # -- requests
+
+    def next_request(self, name: str) -> Future[ev.RequestReceived]:
+        """The next request of that name, once there is one."""
+        self._refuse_if_evicted()
+        waiting = self.listening.setdefault(name, deque())
+        future: Future[ev.RequestReceived] = Future(self.loop)
+        future.on_cancel = lambda: waiting.remove(future) if future in waiting else None
+        if unread := self._unread.get(name):
+            future.set_result(self._take_request(unread.popleft()))
+        else:
+            waiting.append(future)
+        return future
+
+    def handle_requests(self, name: str, handler: Callable[[ev.RequestReceived], None]) -> None:
+        """Give every request of that name to `handler`, those that came early first."""
+        self._refuse_if_evicted()
+        if name in self.handlers:
+            raise DefinitionError(f"request {name!r} has a handler in run {self.run_id} already; one is enough")
+        self.handlers[name] = handler
+        unread = self._unread.pop(name, ())
+        for event in unread:
+            handler(self._take_request(event))
+
+    def _take_request(self, event: ev.RequestReceived) -> ev.RequestReceived:
+        self._unanswered[event.request] = event
+        return event
+
+    def return_request(self, event: ev.RequestReceived) -> None:
+        """Whoever waited for it is gone: the next one gets it."""
+        del self._unanswered[event.request]
+        self._unread.setdefault(event.name, deque()).appendleft(event)
+
+    def is_unanswered(self, event: ev.RequestReceived) -> bool:
+        return event.request in self._unanswered
+
+    def answer_request(self, event: ev.RequestReceived, answer: Raw, error: Raw = ev.NULL) -> None:
+        """Answer it, or refuse with an `error`; once, however often this is replayed."""
+        self._refuse_if_evicted()
+        if self._unanswered.pop(event.request, None) is None:
+            raise WrongContextError(f"request {event.name!r} ({event.request}) was answered already; answer it once")
+        found = self._answer_to("a", event.name, bytes(answer), "")
+        if found.recorded is None:
+            self._append(
+                ev.RequestAnswered(
+                    ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, name=event.name, args=answer,
+                    request=event.request, error=error,
+                )
+            )  # fmt: skip
+            self.new_commands.append(
+                co.GiveAnswer(cmd=found.cmd, request=event.request, seq=self.last_seq, answer=answer, error=error)
+            )
+
+    def send(self, run_id: str, name: str, key: str, payload: Raw) -> None:
+        """Send to a hook of another run; once, however often this is replayed, and in all attempts of the run that send
+        the same as often."""
+        self._refuse_if_evicted()
+        found = self._answer_to("m", name, msgspec.json.encode([run_id, key, payload]), "")
+        look = (name, bytes(found.recorded.args) if found.recorded is not None else found.asked.args)
+        again = self._sent.get(look, 0) > 0
+        if again:
+            self._sent[look] -= 1
+        if found.recorded is None:
+            self._append(
+                ev.HookSent(
+                    ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, name=name, args=Raw(found.asked.args),
+                    run_id=run_id, key=key, again=again,
+                )
+            )  # fmt: skip
+            if not again:
+                self.new_commands.append(co.SendHook(cmd=found.cmd, run_id=run_id, name=name, key=key, payload=payload))
 
     def set_data(self, key: str, value: Raw) -> None:
         self._refuse_if_evicted()

@@ -18,7 +18,8 @@ class Command(msgspec.Struct, kw_only=True, gc=False):
 class ScheduleStep(Command, kw_only=True, gc=False):
     """Execute an attempt of a step, at `not_before` or as soon as possible. `origin` is the same for a step that an
     earlier attempt of the run has tried before. `worker` is where it has `started`, `began` is when its first attempt
-    did. `resolve` gives the arguments where `args` are only references."""
+    did. `resolve` gives the arguments where `args` are only references. One that is `handed_over` ends elsewhere, `until` or
+    `limit` at the latest."""
 
     cause: int
     name: str
@@ -30,6 +31,9 @@ class ScheduleStep(Command, kw_only=True, gc=False):
     started: bool = False
     began: int = 0
     worker: str = ""
+    handed_over: bool = False
+    until: int = 0
+    limit: int = 0
     undoes: str = ""
     options: dict[str, object] = {}
     data: dict[str, Raw] = {}
@@ -79,6 +83,24 @@ class CloseHook(Command, kw_only=True, gc=False):
 class EmitEvent(Command, kw_only=True, gc=False):
     """Tell a domain event to all who listen. The same key again is the same event."""
 
+    name: str
+    key: str
+    payload: Raw
+
+
+class GiveAnswer(Command, kw_only=True, gc=False):
+    """Let whoever has asked find the answer to a request, or the error that says why there is none."""
+
+    request: str
+    seq: int
+    answer: Raw
+    error: Raw
+
+
+class SendHook(Command, kw_only=True, gc=False):
+    """Send a payload to a hook of another run."""
+
+    run_id: str
     name: str
     key: str
     payload: Raw

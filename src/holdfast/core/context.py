@@ -40,6 +40,7 @@ class StepContext:
         "codec",
         "data",
         "emitted",
+        "handed_over",
         "started",
         "surroundings",
         "writes",
@@ -55,6 +56,7 @@ class StepContext:
         self.emitted: list[tuple[str, str, bytes]] = []
         self.checkpoint: bytes | None = attempt.checkpoint
         self.cancelled = False
+        self.handed_over = False
         self.children: dict[str, int] = {}
         self.surroundings: Any = None  # the executor's: where a step that is called plainly gets its resources
 

@@ -6,6 +6,8 @@ Three families:
 * *Answers* record at once what code asked for (data set, child started, hook opened...); replay checks them.
 * *Notes* tell what became of a step on its way, or of the run, and never reach the code.
 
+`by` is who asked for it, where somebody did and has said who they are.
+
 Payloads that belong to users (`msgspec.Raw`) are the codec's JSON and are decoded where they are needed.
 """
 
@@ -54,6 +56,8 @@ class Beginning(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
 
 
 class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """`data` is what was published of it from the beginning."""
+
     workflow: str
     input: Raw = NO_ARGS
     seed: int = 0
@@ -61,6 +65,8 @@ class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False
     scheduled_at: int | None = None
     scheduled_offset: int = 0
     forked_from: str | None = None
+    data: dict[str, Raw] = {}
+    by: str = ""
 
 
 class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -73,14 +79,17 @@ class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=F
     scheduled_at: int | None = None
     scheduled_offset: int = 0
     forked_from: str | None = None
+    by: str = ""
     data: dict[str, Raw] = {}
     hooks: tuple[HookReceived, ...] = ()
+    requests: tuple[RequestReceived, ...] = ()
 
 
 class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """A workflow-level retry: the function is called anew, with the outcomes of earlier attempts at hand."""
 
     attempt: int
+    by: str = ""
 
 
 # -- outcomes, delivered
@@ -154,12 +163,24 @@ class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     payload: Raw = NULL
     token: str = ""
     event: str = ""
+    by: str = ""
+
+
+class RequestReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """Somebody asks the run something and waits for the answer, kept in order until the workflow takes it. `request` is
+    the id under which the answer is kept."""
+
+    delivered: ClassVar[bool] = True
+    name: str
+    request: str
+    payload: Raw = NULL
 
 
 class CancelRequested(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     delivered: ClassVar[bool] = True
     reason: str = ""
     timed_out: bool = False
+    by: str = ""
 
 
 # -- answers
@@ -224,6 +245,22 @@ class Streamed(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The workflow gave an item, `args`, to those who watch."""
 
 
+class RequestAnswered(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The workflow answered a request; `args` is the answer. With an `error` it refused."""
+
+    request: str
+    error: Raw = NULL
+
+
+class HookSent(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The workflow sent a payload, `args`, to a hook of another run. It was not sent `again` if an earlier attempt of this
+    run had done so."""
+
+    run_id: str
+    key: str = ""
+    again: bool = False
+
+
 class EventEmitted(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
     """The workflow emitted a domain event of that name; `args` is its payload and `event` its id."""
 
@@ -248,6 +285,14 @@ class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False
     retries."""
 
     company: int = 0
+
+
+class StepHandedOver(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """The attempt ends elsewhere: whoever has its token says how. `until` is when nobody waits for that any more, `limit`
+    when it has to be over whatever is heard of it; 0 is never."""
+
+    until: int = 0
+    limit: int = 0
 
 
 class StepCancelled(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -295,10 +340,11 @@ class MessageDropped(Event, kw_only=True, omit_defaults=True, tag=True, gc=False
 
 class RunPaused(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     reason: str = ""
+    by: str = ""
 
 
 class RunResumed(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    pass
+    by: str = ""
 
 
 class RunStuck(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -329,6 +375,7 @@ class RunCancelled(RunEnded, kw_only=True, omit_defaults=True, tag=True, gc=Fals
 
     reason: str = ""
     terminated: bool = False
+    by: str = ""
 
 
 AnyEvent: TypeAlias = (
@@ -343,6 +390,7 @@ AnyEvent: TypeAlias = (
     | ChildFailed
     | ChildCancelled
     | HookReceived
+    | RequestReceived
     | CancelRequested
     | ChildStarted
     | ChildAwaited
@@ -354,10 +402,13 @@ AnyEvent: TypeAlias = (
     | Planned
     | StepSkipped
     | StepRefused
+    | RequestAnswered
+    | HookSent
     | EventEmitted
     | StepStarted
     | StepRetrying
     | StepLost
+    | StepHandedOver
     | StepCancelled
     | StepWithdrawn
     | ChildDropped

@@ -92,8 +92,8 @@ class Execution(Asking):
         self._seed = first.seed
         self.mark = f"{first.seed & 0xFFFFFF:06x}"
         self.started_at = first.ts
+        self.data = dict(first.data)
         if isinstance(first, ev.ContinuedAsNew):
-            self.data = dict(first.data)
             self._answered.update(received.token for received in first.hooks)
         if earlier:
             self._look_back(earlier, current[0])
@@ -105,6 +105,7 @@ class Execution(Asking):
     def _look_back(self, earlier: list[ev.AnyEvent], beginning: ev.AnyEvent) -> None:
         """What earlier attempts leave to this one."""
         times: list[int] = []
+        sent: dict[tuple[str, bytes], int] = {}
         nth = 0
         has_ended = False
         for event in (*earlier, beginning):
@@ -116,6 +117,11 @@ class Execution(Asking):
                 has_ended = True
             elif isinstance(event, ev.HookReceived):
                 self._answered.add(event.token)
+            elif isinstance(event, ev.RequestReceived):  # what it led to has to be done again; its answer stands
+                self._unread.setdefault(event.name, deque()).append(event)
+            elif isinstance(event, ev.HookSent):
+                look = (event.name, bytes(event.args))
+                sent[look] = sent.get(look, 0) + (not event.again)
             elif isinstance(event, ev.DataSet):
                 self.data = {**self.data, event.name: event.args}
             elif isinstance(event, ev.StepCompleted) and event.data:
@@ -124,6 +130,7 @@ class Execution(Asking):
                 times[nth : nth + 1] = [event.value]
                 nth += 1
         self._times = deque(times)
+        self._sent = sent
 
     def _look_ahead(self, current: list[ev.AnyEvent]) -> None:
         """What the history of this attempt has to be known for before it is replayed."""
@@ -204,15 +211,20 @@ class Execution(Asking):
     def waiting_for(self, elsewhere: Mapping[str, str] = MappingProxyType({})) -> str:
         """Why nothing happens, in words; empty while a step is to be executed now. Steps that others execute are
         `elsewhere`, by command, with their queues."""
-        if any(not step.command.not_before and cmd not in elsewhere for cmd, step in self.steps.items()):
+        steps = self.steps.items()
+        if any(not (s.command.not_before or s.command.handed_over or cmd in elsewhere) for cmd, s in steps):
             return ""
         reasons = [
-            f"step {step.command.name!r} in queue {elsewhere[cmd] or DEFAULT_QUEUE!r}"
+            f"step {step.command.name!r}, which was handed over"
+            if step.command.handed_over
+            else f"step {step.command.name!r} in queue {elsewhere[cmd] or DEFAULT_QUEUE!r}"
             if cmd in elsewhere
             else f"retry of step {step.command.name!r} (attempt {step.command.attempt})"
-            for cmd, step in self.steps.items()
+            for cmd, step in steps
         ]
         reasons += map(str, self.hooks.values())
+        heard = [*self.handlers, *(name for name, waiting in self.listening.items() if waiting)]
+        reasons += [f"request {name!r}" for name in dict.fromkeys(heard)]
         reasons += [f"child {child.child_id!r}" for child in self.children.values() if child.waited]
         if self._loop is not None and (timer := self._loop.next_due()) is not None:
             reasons.append("sleep" if timer.sleep else "timeout")
@@ -224,11 +236,14 @@ class Execution(Asking):
             self._loop.evict()
             pending: list[Any] = [*self.steps.values(), *self.children.values(), *self.hooks.values()]
             self._loop.forget(each.future for each in pending)
+            self._loop.forget(future for waiting in self.listening.values() for future in waiting)
         self._main = None
         self.on_background_error = _nothing  # else it and whoever owns it would keep each other in memory
         self.steps.clear()
         self.children.clear()
         self.hooks.clear()
+        self.listening.clear()
+        self.handlers.clear()
         self.take()
 
     # -- delivering
@@ -268,6 +283,8 @@ class Execution(Asking):
         if isinstance(first, ev.ContinuedAsNew):
             for received in first.hooks:
                 self._mailbox.setdefault((received.name, received.key), deque()).append(received)
+            for request in reversed(first.requests):  # before those of earlier attempts of this history
+                self._unread.setdefault(request.name, deque()).appendleft(request)
         self._main = loop.create_task(self.program.call(first.input), name=self.program.name)
 
     def _time_of(self, event: ev.Event) -> int:
@@ -298,6 +315,8 @@ class Execution(Asking):
             self._expected(self.children, event).future.set_exception(error)
         elif isinstance(event, ev.HookReceived):
             self._receive(event)
+        elif isinstance(event, ev.RequestReceived):
+            self._receive_request(event)
         elif isinstance(event, ev.CancelRequested):
             self.cancelling = event
             assert self._main is not None
@@ -349,6 +368,15 @@ class Execution(Asking):
                 self._answer(hook, event)
                 return
         self._mailbox.setdefault((event.name, event.key), deque()).append(event)
+
+    def _receive_request(self, event: ev.RequestReceived) -> None:
+        waiting = self.listening.get(event.name)
+        if waiting:
+            waiting.popleft().set_result(self._take_request(event))
+        elif event.name in self.handlers:
+            self.handlers[event.name](self._take_request(event))
+        else:
+            self._unread.setdefault(event.name, deque()).append(event)
 
     def was_answered(self, token: str) -> bool:
         """Whether the one payload that this token allows has arrived."""
@@ -404,7 +432,11 @@ class Execution(Asking):
                 return
             command = step.command
             command.began = command.began or event.started or event.ts
-            if isinstance(event, ev.StepStarted):
+            command.handed_over = isinstance(event, ev.StepHandedOver)
+            if isinstance(event, ev.StepHandedOver):
+                command.attempt, command.until, command.limit = event.attempt, event.until, event.limit
+                command.not_before, command.started = 0, False
+            elif isinstance(event, ev.StepStarted):
                 command.started, command.worker = True, event.worker
                 command.attempt = event.attempt
                 command.not_before = 0
@@ -430,12 +462,13 @@ class Execution(Asking):
     def _outstanding(self) -> bool:
         return bool(
             self.steps or self.hooks or self.loop.timers or any(child.waited for child in self.children.values())
-        )
+            or self.handlers or any(self.listening.values())
+        )  # fmt: skip
 
     def _deadlock(self) -> DeadlockError:
         stacks = [f"  {task.get_name()}: {' < '.join(reversed(task_lines(task)))}" for task in self.loop.tasks.values()]
         return DeadlockError(
-            f"run {self.run_id} waits for nothing that can happen: no step, timer, hook or child is outstanding.\n"
+            f"run {self.run_id} waits for nothing that can happen: no step, timer, hook, request or child is outstanding.\n"
             + "\n".join(stacks)
         )
 
@@ -524,11 +557,14 @@ class Execution(Asking):
         if self._memo is not None:
             unread += self._memo.unread()
         unread.sort(key=lambda received: received.seq)
+        requests = [*self._unanswered.values(), *(request for box in self._unread.values() for request in box)]
+        requests.sort(key=lambda received: received.seq)
         self._finish(
             ev.ContinuedAsNew(
                 ts=now, workflow=self._beginning.workflow, input=call, seed=self._numbers().getrandbits(63),
                 flags=FLAGS, scheduled_at=self.scheduled_at, scheduled_offset=self.scheduled_offset, data=self.data,
                 hooks=tuple(msgspec.structs.replace(received, seq=0) for received in unread),
+                requests=tuple(msgspec.structs.replace(received, seq=0) for received in requests),
             )
         )  # fmt: skip
 

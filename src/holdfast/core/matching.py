@@ -45,10 +45,11 @@ class Asked(msgspec.Struct):
 
 KINDS = {
     "StepStarted": "s", "StepRetrying": "s", "StepLost": "s", "StepCompleted": "s", "StepFailed": "s",
-    "StepCancelled": "s", "StepWithdrawn": "s", "OutcomeReused": "r", "ChildStarted": "c", "ChildAwaited": "w",
+    "StepCancelled": "s", "StepWithdrawn": "s", "StepHandedOver": "s", "OutcomeReused": "r",
+    "ChildStarted": "c", "ChildAwaited": "w",
     "HookOpened": "h", "DataSet": "d", "TimeRead": "n", "Patched": "p", "Streamed": "o", "Planned": "g",
     "StepSkipped": "k", "StepRefused": "x",
-    "EventEmitted": "e",
+    "EventEmitted": "e", "RequestAnswered": "a", "HookSent": "m",
 }  # fmt: skip
 WORDS = {
     "s": "step",
@@ -63,6 +64,8 @@ WORDS = {
     "k": "skipped step",
     "x": "refused step",
     "e": "emit",
+    "a": "answer to request",
+    "m": "send",
 }
 
 

@@ -11,7 +11,7 @@ from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
 from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
-from holdfast.ports import ScheduleRow
+from holdfast.ports import ScheduleRow, Store
 
 
 class Definitions(Protocol):
@@ -22,11 +22,16 @@ class Definitions(Protocol):
     keep_logs: int | None
     arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
+    hook_models: Any
+    request_models: Any
     revision: int  # changes whenever something is defined
 
     def find_step(self, name: str) -> StepDefinition: ...
 
     def find_workflow(self, name: str) -> WorkflowDefinition: ...
+
+    def knows(self, name: str) -> bool:
+        """Whether it defines a workflow or step of that name."""
 
     def known_names(self) -> list[str]: ...
 
@@ -38,6 +43,9 @@ class Definitions(Protocol):
         """What domain events start."""
 
     def use_store(self, url: str) -> None: ...
+
+    @property
+    def store(self) -> Store: ...
 
 
 OWN_PREFIX = "holdfast."

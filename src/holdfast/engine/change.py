@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from holdfast.core import events as ev
-from holdfast.engine.records import to_record
-from holdfast.ports import Change, Emission, Message, NewAttempt, NewRun, Record, Subscription, Unsubscription
+from holdfast.engine.records import data_attribute, to_record
+from holdfast.ports import Answer, Change, Emission, Message, NewAttempt, NewRun, Record, Subscription, Unsubscription
 
 _RARE = (
-    "consumed", "children", "messages", "attributes", "dropped_attributes", "streamed", "signals", "news", "attempts",
-    "dropped_attempts", "withdrawn_attempts",
+    "consumed", "children", "messages", "attributes", "dropped_attributes", "streamed", "signals", "news", "answers",
+    "attempts", "dropped_attempts", "withdrawn_attempts",
 )  # fmt: skip
 
 
@@ -21,8 +21,9 @@ class PendingChange:
     """Gathers it. `last_committed` is the number of the last event that is known to be in the store."""
 
     __slots__ = (
-        "attempts", "attributes", "children", "columns", "consumed", "dropped_attempts", "dropped_attributes",
-        "last_committed", "messages", "news", "no", "records", "signals", "streamed", "withdrawn_attempts",
+        "answers", "attempts", "attributes", "children", "columns", "consumed", "dropped_attempts", "dropped_attributes",
+        "forget_before", "last_committed", "messages", "news", "no", "records", "signals", "streamed",
+        "withdrawn_attempts",
     )  # fmt: skip
 
     def __init__(self, no: int, last_committed: int) -> None:
@@ -45,6 +46,8 @@ class PendingChange:
         self.attempts: list[NewAttempt] = []
         self.dropped_attempts: list[str] = []
         self.withdrawn_attempts: list[str] = []
+        self.answers: list[Answer] = []
+        self.forget_before = 0
 
     def __bool__(self) -> bool:
         return bool(self.records or self.columns) or self._has_rare()
@@ -52,8 +55,8 @@ class PendingChange:
     def _has_rare(self) -> bool:
         return bool(
             self.consumed or self.messages or self.attributes or self.children or self.dropped_attributes
-            or self.streamed or self.signals or self.news or self.attempts or self.dropped_attempts
-            or self.withdrawn_attempts
+            or self.streamed or self.signals or self.news or self.answers or self.forget_before or self.attempts
+            or self.dropped_attempts or self.withdrawn_attempts
         )  # fmt: skip
 
     def take(self) -> Change:
@@ -64,6 +67,8 @@ class PendingChange:
             if gathered := getattr(self, name):
                 setattr(change, name, gathered)
                 setattr(self, name, [])
+        if self.forget_before:
+            change.forget_before, self.forget_before = self.forget_before, 0
         return change
 
     def put_back(self, change: Change) -> None:
@@ -71,6 +76,7 @@ class PendingChange:
         self.records, self.columns = list(change.records), dict(change.columns)
         for name in _RARE:
             setattr(self, name, list(getattr(change, name)))
+        self.forget_before = change.forget_before
 
     def append(self, event: ev.Event) -> None:
         """Append to the history, behind all that is to be committed."""
@@ -93,9 +99,9 @@ class PendingChange:
 
     def publish(self, key: str, value: bytes) -> None:
         """Make a datum of the run searchable."""
-        name = f"data.{key}"
-        self.attributes = [each for each in self.attributes if each[0] != name]
-        self.attributes.append((name, value.decode(errors="replace"), value))
+        published = data_attribute(key, value)
+        self.attributes = [each for each in self.attributes if each[0] != published[0]]
+        self.attributes.append(published)
 
     def publish_hook_key(self, key: str, names: Iterable[str]) -> None:
         """Let the run be found by the key of hooks that it waits for, as long as it waits for any."""

@@ -799,7 +799,7 @@ class Engine:
                 to_executors = True
             if change.dropped_attempts:
                 dropped = True
-            if change.streamed or columns.get("status") in _WORTH_TELLING:
+            if change.streamed or columns.get("status") in _WORTH_TELLING or change.answers or _has_data(change):
                 changed.append(live.row.id)
             to_runs = to_runs or live.released
             if change.messages:
@@ -962,6 +962,11 @@ class Engine:
                 failpoints.hit("engine.after_commit")
         except (StoreError, Fenced) as error:
             logger.warning("what was taken back could not be recorded: %s", error)
+
+
+def _has_data(change: Change) -> bool:
+    """Whether data is published, for which somebody may wait."""
+    return any(key.startswith("data.") for key, _, _ in change.attributes)
 
 
 _WORTH_TELLING = (*FINAL, Status.PAUSED, Status.STUCK)

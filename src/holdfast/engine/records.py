@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.codec import Codec
+from holdfast.codec.ordering import order_key
 from holdfast.core import events as ev
 from holdfast.errors import RunExistsError, RunNotFoundError
 from holdfast.ports import Attempt, Message, Outcome, Record, RunRow, Status
@@ -26,6 +27,11 @@ def to_record(event: ev.Event) -> Record:
     )  # fmt: skip
 
 
+def data_attribute(key: str, value: bytes) -> tuple[str, str, bytes]:
+    """A datum of a run as it is searched by and read."""
+    return f"data.{key}", order_key(value), value
+
+
 PRIORITY_HEAD_START = 60 * 1_000_000
 """Each point of priority is a head start of a minute over others that wait."""
 
@@ -40,6 +46,7 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     schedule: str = ""
     event: str = ""  # the domain event that started it
     quiet: bool = False  # what becomes of it is no news
+    expires: int | None = None  # it is not begun after this time
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -54,6 +61,27 @@ class HookLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     payload: Raw = ev.NULL
     token: str = ""
     event: str = ""
+    by: str = ""
+
+
+class AskLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    name: str
+    request: str
+    payload: Raw = ev.NULL
+
+
+class UndeliveredLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the run has sent to another one could not be delivered."""
+
+    message: str
+    reason: str
+
+
+class AnswerBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is kept for whoever has asked."""
+
+    answer: Raw = ev.NULL
+    error: Raw = ev.NULL
 
 
 class ChildLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -76,10 +104,20 @@ class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     data: dict[str, Raw] = {}
     logs: Raw = ev.NULL
     emitted: tuple[ev.Emitted, ...] = ()
+    handed_over: bool = False
     token: str = ""  # of an attempt that was executed elsewhere
     retry_after: int | None = None
     lost: bool = False
     company: int = 0
+
+
+class BeatLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A sign of life of a step that was handed over, with its progress if that was told."""
+
+    run_no: int
+    cmd: str
+    attempt: int
+    progress: Raw = ev.NULL
 
 
 class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -96,14 +134,18 @@ class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
 
     reason: str = ""
+    by: str = ""
     parent_id: str = ""
     parent_cmd: str = ""
 
 
 LETTERS: dict[str, type[Any]] = {
     "hook": HookLetter,
+    "ask": AskLetter,
+    "undelivered": UndeliveredLetter,
     "child": ChildLetter,
     "outcome": OutcomeLetter,
+    "beat": BeatLetter,
     "stream": StreamLetter,
     "cancel": ControlLetter,
     "terminate": ControlLetter,
@@ -119,11 +161,12 @@ def control(
     kind: str,
     reason: str = "",
     *,
+    by: str = "",
     late: bool = False,
     run_no: int | None = None,
     child_of: str | None = None,
 ) -> Message:
-    body = msgspec.json.encode(ControlLetter(reason=reason))
+    body = msgspec.json.encode(ControlLetter(reason=reason, by=by))
     return Message(
         run_id=run_id, kind=kind, body=body, control=True, late=late, run_no=run_no, child_of=child_of
     )  # fmt: skip
@@ -178,6 +221,14 @@ def child_message(row: RunRow, end: ev.Event) -> Message:
     )
 
 
+def sent_hook(sender: str, run_id: str, name: str, key: str, payload: Raw) -> Message:
+    """What a run sends to another one. If that is gone the sender is told."""
+    letter = HookLetter(name=name, key=key, payload=payload)
+    lost = UndeliveredLetter(message=f"hook {name!r} to run {run_id}", reason="there is no such run, or it has ended")
+    back = Message(run_id=sender, kind="undelivered", body=msgspec.json.encode(lost))
+    return Message(run_id=run_id, kind="hook", body=msgspec.json.encode(letter), if_gone=back, or_ended=True)
+
+
 def fingerprint(name: str, call: bytes) -> bytes:
     """The same for the same workflow with the same arguments."""
     return hashlib.sha256(name.encode() + b"\0" + call).digest()
@@ -214,7 +265,7 @@ def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "")
         error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL, token=token,
         retry_after=outcome.retry_after, lost=outcome.lost, company=outcome.company,
         data={key: Raw(value) for key, value in outcome.data.items()}, emitted=emitted_by(outcome),
-        logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL,
+        logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL, handed_over=outcome.handed_over,
     )  # fmt: skip
     return Message(
         run_id=run_id, kind="outcome", body=msgspec.json.encode(letter),

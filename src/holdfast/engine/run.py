@@ -34,19 +34,25 @@ from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
     LETTERS,
     PRIORITY_HEAD_START,
+    AnswerBody,
+    AskLetter,
+    BeatLetter,
     ChildLetter,
     ControlLetter,
     HookLetter,
     OutcomeLetter,
     RunOptions,
     StreamLetter,
+    UndeliveredLetter,
     ask_child,
     child_message,
     control,
     correlation_of,
+    data_attribute,
     fingerprint,
     not_a_child,
     outcome_message,
+    sent_hook,
     status_of,
     to_record,
 )
@@ -63,6 +69,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import (
     AHEAD,
+    Answer,
     Change,
     Claimed,
     Clock,
@@ -305,6 +312,9 @@ class LiveRun:
             return False
         if not self.row.durable:  # it begins anew, and asks for its steps again
             self.steps.drop_elsewhere()
+        if self._has_expired(now):
+            self._end_unbegun(now, "it expired before a worker began it")
+            return False
         if isinstance(last, ev.AttemptFailed):
             self._begin_attempt(now)
         elif self._waited_for_a_worker(now, last):
@@ -395,6 +405,18 @@ class LiveRun:
     def _has_begun(self) -> bool:
         return any(not isinstance(e, BEFORE_THE_CODE) for e in self._history)
 
+    def _has_expired(self, now: int) -> bool:
+        """Whether it is too late to begin. One that another worker has had may have begun."""
+        expires = self.options.expires
+        return expires is not None and now >= expires and self._is_new and not self._has_begun()
+
+    def _end_unbegun(self, now: int, reason: str) -> None:
+        self._retain = self._retain_of_code()
+        end = ev.RunCancelled(ts=now, reason=reason)
+        if self.row.durable:
+            self.change.append(end)
+        self._end(end, now)
+
     def _waited_for_a_worker(self, now: int, last: ev.Event) -> bool:
         """Whether nobody has executed its code before, and it was to begin some time ago."""
         return self._is_new and self.row.durable and not self._has_begun() and now - last.ts > A_MOMENT
@@ -410,20 +432,20 @@ class LiveRun:
             if body is None:
                 continue
             if letter.kind == "cancel":
-                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 return
             if letter.kind == "pause":
-                self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                 self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None, **untouched})
                 return
             self._notify_later(body)
         status = Status.PENDING if untouched else Status.RETRY
         self._leave({"status": status, "wake_at": begins_at, **untouched})
 
-    def _begin_attempt(self, now: int) -> None:
+    def _begin_attempt(self, now: int, by: str = "") -> None:
         """Begin again, with everything earlier attempts have achieved at hand."""
         self.row.attempt += 1
-        self._append_outside(ev.AttemptStarted(ts=now, attempt=self.row.attempt))
+        self._append_outside(ev.AttemptStarted(ts=now, attempt=self.row.attempt, by=by))
         self.change.columns["attempt"] = self.row.attempt
 
     def _begin_anew_after_loss(self, now: int) -> bool:
@@ -450,6 +472,7 @@ class LiveRun:
         self.execution.secret = self.home.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
+        self.execution.hook_models = self.home.app.hook_models
         if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
             self.execution.same_build = self.row.build == self.home.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
@@ -476,15 +499,15 @@ class LiveRun:
                 if Status(self.row.status).is_final:
                     self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "retry" and self.row.status in (Status.FAILURE, Status.CANCELLED):
-                self._reopen(now)
+                self._reopen(now, body.by)
                 opened = True
             elif letter.kind == "retry" and Status(self.row.status).is_final:  # it has succeeded meanwhile
                 self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "cancel" and self.row.stuck == "lost":  # not even its clean-up may run
-                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 break
             elif self.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
-                self._append_outside(ev.RunResumed(ts=now))
+                self._append_outside(ev.RunResumed(ts=now, by=body.by))
                 self._unhold()
                 opened = True
                 if letter.kind == "cancel":
@@ -509,9 +532,9 @@ class LiveRun:
         self.shown = Status.RUNNING
         self.change.columns |= {"status": Status.RUNNING, "held": 0, "reason": "", "stuck": ""}
 
-    def _reopen(self, now: int) -> None:
+    def _reopen(self, now: int, by: str) -> None:
         """A new attempt of a run that had failed or was cancelled."""
-        self._begin_attempt(now)
+        self._begin_attempt(now, by)
         self._unhold()
         self.change.columns |= {"finished_at": None, "expires_at": None, "end_seq": 0}
 
@@ -603,7 +626,9 @@ class LiveRun:
             self._deliver(timer, now)
         while not self.released and self._replay is None and (cmd := self.steps.pop_due(now)):
             step = execution.steps.get(cmd)
-            if step is not None:
+            if step is not None and step.command.handed_over:
+                self._take_all(self.steps.look_elsewhere(step.command, now), now)
+            elif step is not None:
                 step.command.not_before = 0
                 self._schedule(step.command, now)
         return False
@@ -681,7 +706,9 @@ class LiveRun:
     def _carry_out(self, command: co.Command, now: int) -> None:
         change = self.change
         if isinstance(command, co.ScheduleStep):
-            if command.not_before > now or command.started:
+            if command.handed_over:
+                self.steps.wait_elsewhere(command)
+            elif command.not_before > now or command.started:
                 # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
                 # come after the commands that are carried out now.
                 self.steps.schedule_later(command, now)
@@ -711,6 +738,11 @@ class LiveRun:
             self.stream(command.cmd, self.row.attempt, now, bytes(command.item))
         elif isinstance(command, co.PublishData):
             self.change.publish(command.key, bytes(command.value))
+        elif isinstance(command, co.GiveAnswer):
+            body = msgspec.json.encode(AnswerBody(answer=command.answer, error=command.error))
+            change.answers.append(Answer(command.request, command.seq, body))
+        elif isinstance(command, co.SendHook):
+            change.messages.append(sent_hook(self.row.id, command.run_id, command.name, command.key, command.payload))
 
     def _hooks_with(self, key: str) -> list[str]:
         assert self.execution is not None
@@ -731,6 +763,7 @@ class LiveRun:
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
+        data: dict[str, Raw] = command.options.get("data", {})  # type: ignore[assignment]
         started = ev.RunStarted(
             seq=1,
             ts=now + delay,
@@ -738,6 +771,7 @@ class LiveRun:
             input=command.args,
             seed=int(self.home.clock.random() * 2**53),
             flags=FLAGS,
+            data=data,
         )
         head_start = 0 if delay else priority * PRIORITY_HEAD_START  # it must not begin a delayed run early
         return NewRun(
@@ -745,6 +779,7 @@ class LiveRun:
             wake_at=now + delay - head_start, created_at=now, fingerprint=fingerprint(command.name, bytes(command.args)),
             priority=priority, parent_id=self.row.id, parent_cmd=command.cmd, root_id=self.row.root_id or self.row.id,
             correlation=correlation_of(self.row), options=options.to_json(), durable=bool(command.options.get("durable", True)),
+            attributes=[data_attribute(key, bytes(value)) for key, value in data.items()],
             if_taken=self._refusal(command) if "id" in command.options and not command.again else None,
         )  # fmt: skip
 
@@ -772,23 +807,40 @@ class LiveRun:
             if not (body.token and self.execution.was_answered(body.token)):
                 self._deliver(
                     ev.HookReceived(
-                        ts=now, name=body.name, key=body.key, payload=body.payload, token=body.token, event=body.event
+                        ts=now,
+                        name=body.name,
+                        key=body.key,
+                        payload=body.payload,
+                        token=body.token,
+                        event=body.event,
+                        by=body.by,
                     ),
                     now,
                 )
+        elif isinstance(body, AskLetter):
+            self._deliver(ev.RequestReceived(ts=now, name=body.name, request=body.request, payload=body.payload), now)
+        elif isinstance(body, UndeliveredLetter):
+            logger.warning(
+                "run %s: %s was not delivered: %s", self.row.id, body.message, body.reason, extra=self.log_fields
+            )
+            self._note(ev.MessageDropped(ts=now, message=body.message, reason=body.reason))
         elif isinstance(body, ChildLetter):
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):
             self._open_outcome_letter(body, now)
+        elif isinstance(body, BeatLetter):
+            step = self.execution.steps.get(body.cmd)
+            if step is not None and body.run_no == self.row.no:
+                self._take_all(self.steps.beat(body, step.command, now), now)
         elif isinstance(body, StreamLetter):
             if body.run_no == self.row.no:
                 self.stream(body.cmd, body.attempt, body.ts, bytes(body.item))
         elif letter.kind == "cancel":
             self._cancel = letter
             if self.execution.cancelling is None:
-                self._deliver(ev.CancelRequested(ts=now, reason=body.reason), now)
+                self._deliver(ev.CancelRequested(ts=now, reason=body.reason, by=body.by), now)
         elif letter.kind == "pause":
-            self._hold(now, ev.RunPaused(ts=now, reason=body.reason), Status.PAUSED, body.reason, "")
+            self._hold(now, ev.RunPaused(ts=now, reason=body.reason, by=body.by), Status.PAUSED, body.reason, "")
         elif letter.kind in ("retry", "watch"):
             self._notify_later(body)
 
@@ -871,9 +923,9 @@ class LiveRun:
                 if body is None:
                     return False
                 if letter.kind == "cancel":
-                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 else:
-                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                     self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None})
                 return True
         return False
@@ -900,9 +952,10 @@ class LiveRun:
         self.deliveries.remove(letter)
         self.change.consumed.append(letter.id)
         try:
-            reason = msgspec.json.decode(letter.body, type=ControlLetter).reason
+            body = msgspec.json.decode(letter.body, type=ControlLetter)
         except msgspec.DecodeError as error:
-            reason = printable(text_of(error))
+            body = ControlLetter(reason=printable(text_of(error)))
+        reason = body.reason
         if self.execution is None:
             with contextlib.suppress(DecodeError):  # damaged: the run ends all the same
                 self._read_history()
@@ -919,7 +972,7 @@ class LiveRun:
             self.steps.drop(cmd)
         self.steps.forget_unscheduled()
         self._retain = self._retain_of_code()
-        end = ev.RunCancelled(ts=now, reason=reason, terminated=True)
+        end = ev.RunCancelled(ts=now, reason=reason, terminated=True, by=body.by)
         if self.row.durable:
             self.change.append(end)
         self._end(end, now)

@@ -18,11 +18,12 @@ from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.definitions import StepOptions
 from holdfast.core.registry import Definitions
+from holdfast.durations import in_words
 from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
 from holdfast.engine.identity import Identity
-from holdfast.engine.records import OutcomeLetter, emitted_by
-from holdfast.errors import TransformError, UnknownNameError, ValueCodecError, WorkerLostError
+from holdfast.engine.records import BeatLetter, OutcomeLetter, emitted_by
+from holdfast.errors import StepTimeoutError, TransformError, UnknownNameError, ValueCodecError, WorkerLostError
 from holdfast.ports import Attempt, AttemptRow, Clock, Outcome, RunRow
 
 SPARED = 10
@@ -49,6 +50,7 @@ class Ended(msgspec.Struct, kw_only=True):
     emitted: tuple[ev.Emitted, ...] = ()
     logs: bytes | None = None
     lost: bool = False
+    handed_over: bool = False
     company: int = 0
 
 
@@ -59,7 +61,7 @@ def ended_here(outcome: Outcome, worker: str) -> Ended:
         encoded_error=Raw(outcome.encoded_error or b"null"), retry_after=outcome.retry_after,
         data={key: Raw(value) for key, value in outcome.data.items()} if outcome.data else {},
         emitted=emitted_by(outcome) if outcome.emitted else (), logs=outcome.logs, lost=outcome.lost,
-        company=outcome.company,
+        company=outcome.company, handed_over=outcome.handed_over,
     )  # fmt: skip
 
 
@@ -69,8 +71,14 @@ def ended_elsewhere(body: OutcomeLetter, codec: Codec) -> Ended:
         number=body.attempt, worker=body.worker, started=body.started, result=body.result,
         error=codec.decode_error(body.error) if failed else None, encoded_error=body.error, data=body.data,
         emitted=body.emitted, logs=None if body.logs == ev.NULL else bytes(body.logs), retry_after=body.retry_after,
-        lost=body.lost, company=body.company,
+        lost=body.lost, company=body.company, handed_over=body.handed_over,
     )  # fmt: skip
+
+
+def _silent_until(options: StepOptions, now: int) -> int:
+    """When a step that was handed over has to be heard of. Half as long again, so that not every sign of life has to be
+    recorded."""
+    return 0 if options.stall_timeout is None else now + options.stall_timeout * 3 // 2
 
 
 class Suspicion:
@@ -318,9 +326,9 @@ class StepBook:
         row = self.elsewhere.get(body.cmd)
         if row is not None and row.token == body.token:
             del self.elsewhere[body.cmd]  # its row went when the outcome came
-        has_failed = bytes(body.error) != b"null" or body.lost
+        is_over = bytes(body.error) != b"null" or body.lost or body.handed_over
         is_tried_again = body.cmd in self.inflight or body.cmd in self.elsewhere
-        if has_failed and (body.attempt != command.attempt or is_tried_again):
+        if is_over and (body.attempt != command.attempt or is_tried_again):
             if was_at_hand:
                 yield from self.schedule(command, now)
             return  # this failure is history
@@ -342,6 +350,8 @@ class StepBook:
             yield from self._count_loss(command, now, ended.started, ended.company, ended.worker)
         elif ended.error is not None:
             yield from self._failed(command, ended, ended.error, now)
+        elif ended.handed_over:
+            yield from self._hand_over(command, ended, now)
         else:
             self.progressed()
             yield ev.StepCompleted(
@@ -349,6 +359,55 @@ class StepBook:
                 attempt=command.attempt, worker=ended.worker, started=ended.started, undoes=command.undoes,
                 result=ended.result, data=ended.data, emitted=ended.emitted,
             )  # fmt: skip
+
+    # -- steps that end elsewhere
+
+    def _hand_over(self, command: co.ScheduleStep, ended: Ended, now: int) -> Iterator[ev.StepOutcome]:
+        options = self.options(command)
+        limit = 0 if options.timeout is None else ended.started + options.timeout
+        self.progressed()
+        yield ev.StepHandedOver(
+            **self._about(command, now), started=ended.started, until=_silent_until(options, now), limit=limit
+        )
+        self.wait_elsewhere(command)
+
+    def wait_elsewhere(self, command: co.ScheduleStep) -> None:
+        """Look at it when its time may be over."""
+        times = [time for time in (command.until, command.limit) if time]
+        if times:
+            heapq.heappush(self.retries, (min(times), command.cmd))
+
+    def look_elsewhere(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+        """Whether a step that was handed over has taken too long."""
+        times = [time for time in (command.until, command.limit) if time]
+        if not times or min(times) > now:
+            self.wait_elsewhere(command)
+            return
+        options = self.options(command)
+        if command.limit and command.limit <= now:
+            what = f"took longer than its timeout of {in_words(options.timeout or 0)}, elsewhere"
+        else:
+            what = f"gave no sign of life for {in_words(options.stall_timeout or 0)}, elsewhere"
+        error = StepTimeoutError(f"step {command.name!r} of run {self._row.id} {what}")
+        encoded = Raw(self._app.codec.encode_error(error))
+        ended = Ended(number=command.attempt, worker="", started=command.began, error=error, encoded_error=encoded)
+        yield from self.end(command, ended, now)
+
+    def beat(self, body: BeatLetter, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+        """It lives, elsewhere. That is recorded now and then: often enough that whoever reads it waits long enough."""
+        if bytes(body.progress) != b"null":
+            self.report("progress", body.cmd, bytes(body.progress))
+        options = self.options(command)
+        if not command.handed_over or command.attempt != body.attempt or options.stall_timeout is None:
+            return
+        if now + options.stall_timeout > command.until:
+            yield ev.StepHandedOver(
+                **self._about(command, now),
+                started=command.began,
+                until=_silent_until(options, now),
+                limit=command.limit,
+            )
+            self.wait_elsewhere(command)
 
     def _failed(
         self, command: co.ScheduleStep, ended: Ended, error: BaseException, now: int

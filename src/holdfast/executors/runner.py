@@ -15,7 +15,7 @@ from holdfast.codec import Codec
 from holdfast.codec.exceptions import check_harmless, message_of, type_name
 from holdfast.core.context import StepContext
 from holdfast.core.definitions import StepDefinition
-from holdfast.errors import FatalError, RetryableError, StepError
+from holdfast.errors import FatalError, RetryableError, StepError, WrongContextError
 from holdfast.executors.surroundings import Surroundings
 from holdfast.logs import KeptLogs
 from holdfast.ports import Attempt, Outcome
@@ -67,6 +67,8 @@ class Runner:
 
     def succeeded(self, context: StepContext, result: Any) -> Outcome:
         attempt = context.attempt
+        if context.handed_over:
+            return self._handed_over(context)
         try:
             encoded = self._codec.encode(result, f"the result of step {attempt.step!r}")
         except BaseException as error:  # the code of a value's own class, or a transform of the app's codec
@@ -75,6 +77,19 @@ class Runner:
             attempt=attempt, started=context.started, result=encoded, data=context.writes, emitted=context.emitted,
             logs=context.kept_logs(),
         )  # fmt: skip
+
+    def _handed_over(self, context: StepContext) -> Outcome:
+        """What it returns is nobody's: its result comes from elsewhere."""
+        if context.writes or context.emitted:
+            what = "set data" if context.writes else "emitted an event"
+            return self.failed(
+                context,
+                WrongContextError(
+                    f"step {context.attempt.step!r} {what} and then handed over; that arrives with a step's outcome, which is "
+                    "made elsewhere, so do it in the workflow"
+                ),
+            )
+        return Outcome(attempt=context.attempt, started=context.started, handed_over=True, logs=context.kept_logs())
 
     def failed(self, context: StepContext, error: BaseException) -> Outcome:
         if context.cancelled and issubclass(type(error), asyncio.CancelledError):
@@ -115,6 +130,7 @@ def to_frame(outcome: Outcome) -> dict[str, Any]:
     return {
         "result": outcome.result, "error": outcome.encoded_error, "retry_after": outcome.retry_after,
         "data": {key: bytes(value) for key, value in outcome.data.items()}, "emitted": outcome.emitted,
+        "handed_over": outcome.handed_over,
     }  # fmt: skip
 
 
@@ -124,7 +140,7 @@ def from_frame(context: StepContext, frame: dict[str, Any]) -> Outcome:
     return Outcome(
         attempt=context.attempt, started=context.started, result=frame["result"], encoded_error=encoded,
         error=None if encoded is None else _rebuilt(context.codec, encoded), retry_after=frame["retry_after"],
-        data=frame["data"], emitted=frame["emitted"], logs=context.kept_logs(),
+        data=frame["data"], emitted=frame["emitted"], handed_over=frame["handed_over"], logs=context.kept_logs(),
     )  # fmt: skip
 
 

@@ -30,9 +30,15 @@ CLOSE_TIMEOUT = 10.0
 
 class Surroundings:
     """The resources that are open in this process, and what wraps its attempts. `replaced` are the stand-ins of a test:
-    a value, or a resource to open instead."""
+    a value, or a resource to open instead. `secret` gives what tokens are signed with."""
 
-    def __init__(self, arounds: Sequence[Around] = (), replaced: Mapping[Resource[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        arounds: Sequence[Around] = (),
+        replaced: Mapping[Resource[Any], Any] | None = None,
+        secret: Callable[[], bytes] = bytes,
+    ) -> None:
+        self.secret = secret
         self._arounds = arounds
         self._replaced = replaced or {}
         self._lock = threading.Lock()

@@ -76,6 +76,7 @@ class PostgresStore(SqlStore):
     before a free lock means a dead worker: tests say both."""
 
     dialect = POSTGRES
+    conflict = _Conflict
 
     def __init__(
         self, app: str, url: str, clock: Clock, *, server_time: bool = True, judge_after: float | None = None
@@ -240,7 +241,7 @@ class PostgresStore(SqlStore):
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
-        if replace:
+        if replace or run.messages:
             return super().create(run, replace)
         while True:
             failpoints.hit("create.before_commit")
@@ -250,6 +251,11 @@ class PostgresStore(SqlStore):
             taken = None if run.no is not None else self.get(run.id)
             if run.no is not None or taken is not None:
                 return taken
+
+    def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
+        fresh = dict(db.execute(*children_of(self.app, runs)).fetchall()) if runs else {}
+        for run in runs:
+            run.no = fresh.pop(run.id, None)
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         batch = commit_of(self.app, worker_id, changes, self.now())
@@ -261,7 +267,7 @@ class PostgresStore(SqlStore):
             return bool(counts.get("news"))
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
-        if not (claim or alone or any(change.children or change.signals or change.streamed for change in changes)):
+        if not (claim or alone or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -276,6 +282,7 @@ class PostgresStore(SqlStore):
             for change in changes:
                 self._signal(db, change)
                 self._stream(db, change)
+                self._answer(db, change)
             claimed: list[Claimed] = self._claim(db, worker_id, claim, names) if claim else []
         return Committed(claimed, emitted)
 
@@ -385,6 +392,11 @@ class _Db:
         return self._connection.execute(sql, parameters, binary=True)
 
 
+def has_parts(change: Change) -> bool:
+    """Whether there is something that is not written by the one statement."""
+    return bool(change.children or change.signals or change.streamed or change.answers or change.forget_before)
+
+
 def _again(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method that is one transaction, carried out again if the database refused it because of another one."""
 
@@ -401,8 +413,8 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in (
-    "register", "learn", "unregister", "bury", "create", "commit", "post", "delete", "collect", "set_aside",
-    "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt", "end_attempts", "release_attempts",
-    "report_attempts",
+    "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
+    "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt",
+    "end_attempts", "release_attempts", "report_attempts",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

@@ -14,7 +14,7 @@ from holdfast.ports import Change, Emission, EndedAttempt, Message, NewRun
 from holdfast.stores.arrays import Blobs, Numbers, Texts, array
 from holdfast.stores.attempts import ATTEMPT, attempts_in
 from holdfast.stores.dialect import Dialect, Row, Statement
-from holdfast.stores.queries import VALUE_LIMIT
+from holdfast.stores.search import VALUE_LIMIT
 from holdfast.stores.shared import HISTORY, last_time, updates_of
 
 NUMBERS = {
@@ -148,7 +148,10 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> 
 
 def goes_alone(message: Message) -> bool:
     """Whether what is done depends on which run has the id: such messages are few, and not written with the others."""
-    return message.once or message.run_no is not None or message.child_of is not None or message.if_gone is not None
+    return (
+        message.once or message.run_no is not None or message.child_of is not None or message.if_gone is not None
+        or bool(message.request)
+    )  # fmt: skip
 
 
 def messages_of(app: str, messages: Sequence[Message], now: int) -> Statement:

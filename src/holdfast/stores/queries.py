@@ -27,6 +27,7 @@ from holdfast.ports import (
     WorkerRow,
 )
 from holdfast.stores.dialect import Dialect
+from holdfast.stores.search import LAST_NUMBER, Search
 
 COLUMNS = (
     "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
@@ -40,8 +41,6 @@ SCHEDULE = (
     "s.name, s.workflow, s.spec, s.declared, s.paused, s.reason, s.next_at, s.last_at, s.active, {is_active}, s.queued, "
     "s.revision"
 )
-VALUE_LIMIT = 200
-LAST_CHARACTER = "\U0010ffff"
 Item = TypeVar("Item", bound=str | int)
 
 
@@ -136,77 +135,60 @@ class SqlQuery(abc.ABC):
         return self._row(row) if row is not None else None
 
     def runs(self, query: RunQuery) -> list[RunRow]:
-        where, parameters = self._conditions(query)
-        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY no DESC LIMIT :limit"
         with self.read() as db:
-            return [self._row(row) for row in db.execute(self.dialect.render(sql), parameters)]
+            search = self._search(db, query)
+            sql = search.statement(", ".join(COLUMNS))
+            return [self._row(row) for row in db.execute(self.dialect.render(sql), search.parameters)]
 
     def counts(self, query: RunQuery, most: int) -> dict[str, int]:
         wanted = list(query.statuses or Status)
         only = RunQuery(statuses=query.statuses, after=query.after, limit=query.limit)
-        where, parameters = self._conditions(replace(query, statuses=(), after=None, limit=most))
-        if query == only:
-            # By the index on statuses, one at a time.
-            each = (
-                "SELECT CAST(:s{0} AS TEXT), count(*) FROM "
-                "(SELECT 1 FROM runs WHERE app = :app AND status = :s{0} LIMIT :limit) c{0}"
-            )
-            sql = " UNION ALL ".join(each.format(i) for i in range(len(wanted)))
-            parameters |= {f"s{i}": str(status) for i, status in enumerate(wanted)}
-        else:
-            inside = f"SELECT status FROM runs WHERE {where} ORDER BY no DESC LIMIT :limit"
-            sql = f"SELECT status, count(*) FROM ({inside}) newest GROUP BY status"
         with self.read() as db:
+            if query == only:
+                # By the index on statuses, one at a time.
+                each = (
+                    "SELECT CAST(:s{0} AS TEXT), count(*) FROM "
+                    "(SELECT 1 FROM runs WHERE app = :app AND status = :s{0} LIMIT :limit) c{0}"
+                )
+                sql = " UNION ALL ".join(each.format(i) for i in range(len(wanted)))
+                named = {f"s{i}": str(status) for i, status in enumerate(wanted)}
+                parameters: dict[str, Any] = {"app": self.app, "limit": most, **named}
+            else:
+                search = self._search(db, replace(query, after=None, limit=most))
+                inside = search.statement("no, status", spread=True)
+                sql, parameters = f"SELECT status, count(*) FROM ({inside}) newest GROUP BY status", search.parameters
             found = dict(db.execute(self.dialect.render(sql), parameters).fetchall())
         return {str(status): found.get(status, 0) for status in wanted}
 
-    def _conditions(self, query: RunQuery) -> tuple[str, dict[str, Any]]:
-        """What a query asks for, as the text of a WHERE and its parameters."""
-        is_prefix = query.workflow is not None and query.workflow.endswith("*")
-        narrow = (query.statuses, query.parent, query.prefix, query.owner, query.workflow if not is_prefix else None)
-        # By number, the newest first, unless an index leads to few of them or has them in that order: SQLite would
-        # rather sort all runs of the app.
-        app = "app = :app" if any(narrow) else "{unindexed}app = :app"
-        where, parameters = [app], {"app": self.app, "limit": query.limit}
-
-        def add(condition: str, **values: Any) -> None:
-            where.append(condition)
-            parameters.update(values)
-
-        for text, value in (
-            ("parent_id = :parent", query.parent),
-            ("created_at >= :since", query.since),
-            ("created_at < :until", query.until),
-            ("owner = :owner", query.owner),
-            ("no < :after", query.after),
-        ):
-            if value is not None:
-                add(text, **{text.rpartition(":")[2]: value})
-        if query.workflow is not None and is_prefix:
-            begins = query.workflow[:-1]
-            name = "{unindexed}workflow"
-            add(f"{name} >= :begins AND {name} < :ends", begins=begins, ends=begins + LAST_CHARACTER)
-        elif query.workflow is not None:
-            add("workflow = :workflow", workflow=query.workflow)
-        if query.prefix:
-            add("id >= :prefix AND id < :beyond", prefix=query.prefix, beyond=query.prefix + LAST_CHARACTER)
-        if query.statuses:
-            add("status {among statuses}", statuses=self.dialect.array(str(status) for status in query.statuses))
-        if query.schedule is not None:
-            add(
-                "no IN (SELECT run FROM attributes WHERE key = 'schedule' AND value = :schedule)",
-                schedule=query.schedule,
-            )
-        for i, (key, value) in enumerate(query.data.items()):
-            add(
-                f"no IN (SELECT run FROM attributes WHERE key = :key{i} AND value = :value{i} AND body = :body{i})",
-                **{f"key{i}": f"data.{key}", f"value{i}": value[:VALUE_LIMIT], f"body{i}": value.encode()},
-            )
-        return " AND ".join(where), parameters
-
-    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
+    def counts_over_time(self, query: RunQuery, width: int, most: int) -> list[tuple[int, str, int]]:
         with self.read() as db:
-            parameters = {"no": self._number(db, run_id), "after": after}
+            search = self._search(db, replace(query, after=None, limit=most))
+            inside = search.statement("no, created_at, status", spread=True)
+            sql = (
+                "SELECT created_at / :width * :width AS at, status, count(*) "
+                f"FROM ({inside}) newest GROUP BY at, status ORDER BY at"
+            )
+            rows = db.execute(self.dialect.render(sql), {**search.parameters, "width": width}).fetchall()
+        return [(at, status, count) for at, status, count in rows]
+
+    def histories(self, numbers: Sequence[int], kinds: Sequence[str] = ()) -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {no: [] for no in numbers}
+        parameters = {"nos": self.dialect.array(numbers), "kinds": self.dialect.array(kinds)}
+        with self.read() as db:
+            for run, payload in db.execute(self._q["histories" if not kinds else "histories_of_kinds"], parameters):
+                found[run].append(payload)
+        return found
+
+    def _search(self, db: Any, query: RunQuery) -> Search:
+        def ask(sql: str, parameters: dict[str, Any]) -> list[Any]:
+            return [row[0] for row in db.execute(self._q.get(sql) or self.dialect.render(sql), parameters)]
+
+        return Search(self.app, query, ask)
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
+        with self.read() as db:
+            last = LAST_NUMBER if until is None else until
+            parameters = {"no": self._number(db, run_id), "after": after, "until": last}
             if not kinds:
                 return [row[0] for row in db.execute(self._q["payloads"], parameters)]
             parameters["kinds"] = self.dialect.array(kinds)
@@ -220,6 +202,11 @@ class SqlQuery(abc.ABC):
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         with self.read() as db:
             return dict(db.execute(self._q["attributes"], {"no": self._number(db, run_id), "key": key}).fetchall())
+
+    def answer(self, run_id: str, request: str) -> bytes | None:
+        with self.read() as db:
+            found = db.execute(self._q["answer"], {"no": self._number(db, run_id), "id": request}).fetchone()
+        return None if found is None else bytes(found[0])
 
     def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]:
         with self.read() as db:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import astuple
 
-from holdfast.errors import Fenced, StoreSchemaError
+from holdfast.errors import Fenced, StoreBusyError, StoreSchemaError
 from holdfast.ports import (
     AHEAD,
     FINAL,
@@ -24,6 +24,7 @@ from holdfast.ports import (
     Claimed,
     Clock,
     Collected,
+    Collision,
     Committed,
     Emission,
     Farewell,
@@ -42,10 +43,11 @@ from holdfast.ports import (
 from holdfast.stores.attempts import AttemptTables
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
-from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
+from holdfast.stores.queries import read_queries, refuse_nul
+from holdfast.stores.search import VALUE_LIMIT
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
-PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions")
+PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
@@ -70,6 +72,7 @@ class SqlStore(AttemptTables, EventTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
+    conflict: type[StoreBusyError] = StoreBusyError
 
     def __init__(self, app: str, url: str, clock: Clock) -> None:
         self.app = app
@@ -259,7 +262,58 @@ class SqlStore(AttemptTables, EventTables):
                 self._delete(db, taken.no)
             return None
 
+    def create_all(self, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        with self.write("create") as db:
+            self._insert_rows(db, runs)
+            taken = self._taken(db, runs, collision)
+            new = [(run.no, run) for run in runs if run.no is not None]
+            self._insert_records(db, [(no, run.records) for no, run in new])
+            for no, run in new:
+                self._insert_parts(db, no, run)
+            return taken
+
+    def put_off(self, no: int, run: NewRun) -> bool:
+        with self.write("put_off") as db:
+            parameters = {"no": no, "app": self.app, "wake_at": last_time(run.wake_at), "fingerprint": run.fingerprint}
+            if not db.execute(self._q["put_off"], parameters).rowcount:
+                return False
+            db.execute(self._q["delete_parts"].replace("{table}", "history"), {"nos": self.dialect.array([no])})
+            self._insert_records(db, [(no, run.records)])
+            return True
+
+    def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
+        for run in runs:
+            self._insert_row(db, run)
+
+    def _taken(self, db: Any, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        """The runs that have the ids of those that were not created."""
+        found: list[RunRow | None] = []
+        for run in runs:
+            row = None
+            if run.no is None:
+                values = db.execute(self._q["select_run"], {"app": self.app, "id": run.id}).fetchone()
+                if values is None:
+                    raise self.conflict(f"run {run.id!r} was deleted just now; start again what was to have its id")
+                row = self._row(values)
+                collision(run, row)
+            found.append(row)
+        return found
+
     def _insert_run(self, db: Any, run: NewRun) -> int | None:
+        no = self._insert_row(db, run)
+        if no is None:
+            return None
+        self._insert_records(db, [(no, run.records)])
+        self._insert_parts(db, no, run)
+        return no
+
+    def _insert_parts(self, db: Any, no: int, run: NewRun) -> None:
+        for key, value, body in run.attributes:
+            self._set_attribute(db, no, key, value, body)
+        for message in run.messages:
+            self._insert_message(db, message)
+
+    def _insert_row(self, db: Any, run: NewRun) -> int | None:
         refuse_nul(run.id, run.workflow)
         found = db.execute(
             self._q["insert_run"],
@@ -271,13 +325,8 @@ class SqlStore(AttemptTables, EventTables):
                 "fingerprint": run.fingerprint, "base_seq": run.base_seq, "created_at": run.created_at,
             },
         ).fetchone()  # fmt: skip
-        if found is None:
-            return None
-        no = run.no = int(found[0])
-        self._insert_records(db, [(no, run.records)])
-        for key, value, body in run.attributes:
-            self._set_attribute(db, no, key, value, body)
-        return no
+        run.no = None if found is None else int(found[0])
+        return run.no
 
     def _set_attribute(self, db: Any, no: int, key: str, value: str, body: bytes) -> None:
         parameters = {"run": no, "key": key, "value": value[:VALUE_LIMIT], "body": body}
@@ -327,6 +376,15 @@ class SqlStore(AttemptTables, EventTables):
             self._set_attribute(db, change.no, key, value, body)
         if change.streamed:
             self._stream(db, change)
+        self._answer(db, change)
+
+    def _answer(self, db: Any, change: Change) -> None:
+        for answer in change.answers:
+            parameters = {"run": change.no, "id": answer.request, "seq": answer.seq, "body": answer.body}
+            db.execute(self._q["answer_request"], parameters)
+        if change.forget_before:
+            for table in ("history", "requests"):
+                db.execute(self._q[f"forget_{table}"], {"run": change.no, "before": change.forget_before})
 
     def _stream(self, db: Any, change: Change) -> None:
         for cmd, attempt, ts, item in change.streamed:
@@ -357,10 +415,16 @@ class SqlStore(AttemptTables, EventTables):
             return [Letter(*row) for row in db.execute(self._q["letters_of_worker"], {"worker": worker_id})]
 
     def post(self, message: Message) -> Posted:
+        return self.post_all([message])[0]
+
+    def post_all(self, messages: Sequence[Message]) -> list[Posted]:
         with self.write("post") as db:
-            kept = self._insert_message(db, message)
-            row = self._addressed(db, message)
-            return Posted(row[1] if row is not None else None, kept)
+            posted = []
+            for message in messages:
+                kept = self._insert_message(db, message)
+                row = self._addressed(db, message)
+                posted.append(Posted(row[1] if row is not None else None, kept))
+            return posted
 
     def _insert_message(self, db: Any, message: Message) -> bool:
         """Whether it was put into the inbox."""
@@ -370,8 +434,15 @@ class SqlStore(AttemptTables, EventTables):
             if not db.execute(self._q["take_once"], {"run": run, "value": message.dedupe}).rowcount:
                 db.execute(self._q["consume"], {"ids": self.dialect.array([number])})
                 return False
-        if kept is None and message.if_gone is not None and self._addressed(db, message) is None:
-            self._insert_message(db, message.if_gone)
+        if kept is not None and message.request:
+            number, run = kept
+            if not db.execute(self._q["add_request"], {"run": run, "id": message.request}).rowcount:
+                db.execute(self._q["consume"], {"ids": self.dialect.array([number])})
+                return False
+        if kept is None and message.if_gone is not None:
+            row = self._addressed(db, message)
+            if row is None or (message.or_ended and row[1] in FINAL):
+                self._insert_message(db, message.if_gone)
         return kept is not None
 
     def _addressed(self, db: Any, message: Message) -> Any:
@@ -390,16 +461,27 @@ class SqlStore(AttemptTables, EventTables):
 
     def delete(self, run_id: str, no: int | None = None, farewell: Farewell | None = None) -> str | None:
         with self.write("delete") as db:
-            found = db.execute(self._q["lock_run"], {"app": self.app, "id": run_id}).fetchone()
-            row = None if found is None else self._row(found)
-            if row is None or no not in (None, row.no):
-                return None
-            if row.owner is None and row.status in (*FINAL, Status.PAUSED, Status.STUCK):
-                letters = db.execute(self._q["letters_of_runs"], {"nos": self.dialect.array([row.no])}).fetchall()
-                self._delete(db, row.no)
-                for message in farewell(row, [Letter(*letter) for letter in letters]) if farewell is not None else ():
-                    self._insert_message(db, message)
-            return row.status
+            status, _ = self._delete_one(db, run_id, no, farewell)
+            return status
+
+    def delete_all(self, runs: Sequence[tuple[str, int]], farewell: Farewell | None = None) -> int:
+        with self.write("delete") as db:
+            by_number = sorted(runs, key=lambda run: run[1])  # one order for all who lock several
+            return sum(self._delete_one(db, run_id, no, farewell)[1] for run_id, no in by_number)
+
+    def _delete_one(self, db: Any, run_id: str, no: int | None, farewell: Farewell | None) -> tuple[str | None, bool]:
+        """The status that it had, and whether it is gone."""
+        found = db.execute(self._q["lock_run"], {"app": self.app, "id": run_id}).fetchone()
+        row = None if found is None else self._row(found)
+        if row is None or no not in (None, row.no):
+            return None, False
+        if row.owner is not None or row.status not in (*FINAL, Status.PAUSED, Status.STUCK):
+            return row.status, False
+        letters = db.execute(self._q["letters_of_runs"], {"nos": self.dialect.array([row.no])}).fetchall()
+        self._delete(db, row.no)
+        for message in farewell(row, [Letter(*letter) for letter in letters]) if farewell is not None else ():
+            self._insert_message(db, message)
+        return row.status, True
 
     def collect(self, limit: int) -> Collected:
         with self.write("collect", lasting=False) as db:  # what a power cut brings back is deleted again
@@ -496,7 +578,8 @@ def has_more_than_history(change: Change) -> bool:
     """Whether there is anything beside events and columns of the run's row: mostly there is not."""
     return bool(
         change.consumed or change.children or change.messages or change.signals or change.dropped_attributes
-        or change.attributes or change.streamed or change.attempts or change.dropped_attempts or change.withdrawn_attempts
+        or change.attributes or change.streamed or change.answers or change.forget_before or change.attempts
+        or change.dropped_attempts or change.withdrawn_attempts
     )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class TestApp:
         self.notifier = _SkippingIntercom(self)
         app.clock, app._store, app._notifier = self.clock, self.store, self.notifier
         app.replaced = {**app.replaced, **self._resources}
-        surroundings = Surroundings(app.arounds, app.replaced)
+        surroundings = Surroundings(app.arounds, app.replaced, self.store.secret)
         executor = _InProcessExecutor(
             self._find, app.codec, self.clock, surroundings=surroundings, keep_logs=app.keep_logs
         )
@@ -238,6 +238,7 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
     execution = Execution(run_id, program_for(app, row.workflow, RunOptions()), app.codec, Greenlets())
     execution.app, execution.secret, execution.strict = app.name, secret, True
     execution.run_no, execution.same_build = row.no, True
+    execution.hook_models = app.hook_models
     execution.parent_id, execution.root_id = row.parent_id, row.root_id or run_id
     recorded = history[-1]
     try:

@@ -181,4 +181,4 @@ class Entries:
         return sorted(found, key=lambda kept: kept.lines[0].at)
 
     def streamed(self, row: StreamRow) -> StreamedItem:
-        return StreamedItem(row.number, self._codec.decode(row.item), row.cmd, row.attempt, moment(row.ts))
+        return StreamedItem(row.number, self._codec.decode_loosely(row.item), row.cmd, row.attempt, moment(row.ts))

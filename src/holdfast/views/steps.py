@@ -66,12 +66,17 @@ class StepView(msgspec.Struct, kw_only=True, frozen=True):
 
 _STATES = {
     "StepStarted": StepState.STARTED, "StepRetrying": StepState.RETRY, "StepLost": StepState.PENDING,
-    "StepWithdrawn": StepState.PENDING,
+    "StepWithdrawn": StepState.PENDING, "StepHandedOver": StepState.STARTED,
     "StepCompleted": StepState.SUCCESS, "StepFailed": StepState.FAILURE, "StepCancelled": StepState.CANCELLED,
     "ChildStarted": StepState.STARTED, "ChildCompleted": StepState.SUCCESS, "ChildFailed": StepState.FAILURE,
     "ChildCancelled": StepState.CANCELLED, "ChildDropped": StepState.CANCELLED,
     "StepSkipped": StepState.SKIPPED, "StepRefused": StepState.FAILURE,
 }  # fmt: skip
+STEP_EVENTS = (
+    *_STATES, "Planned", "OutcomeReused", "ChildAwaited", "RunStarted", "AttemptStarted", "ContinuedAsNew", "RunTakenUp",
+    "RunCompleted", "RunFailed", "RunCancelled",
+)  # fmt: skip
+"""The kinds of events that tell of steps."""
 _ENDINGS = ("StepCancelled", "ChildDropped", "StepSkipped", "StepRefused")
 
 
@@ -221,7 +226,7 @@ def _tried(tries: tuple[AttemptView, ...], event: ev.StepOutcome) -> tuple[Attem
         number=event.attempt,
         state=_STATES[event.kind],
         started_at=event.started or (last.started_at if last is not None else event.ts),
-        ended_at=None if isinstance(event, ev.StepStarted) else event.ts,
+        ended_at=None if isinstance(event, ev.StepStarted | ev.StepHandedOver) else event.ts,
         worker=event.worker or (last.worker if last is not None else ""),
         error=getattr(event, "error", None),
         retry_at=getattr(event, "retry_at", None),

@@ -7,6 +7,11 @@ VALUES (:app, :id, :workflow, :status, :wake_at, :priority, :parent_id, :parent_
 ON CONFLICT (app, id) DO NOTHING
 RETURNING no;
 
+-- name: put_off
+-- Only what no worker has seen may still become another.
+UPDATE runs SET wake_at = :wake_at, fingerprint = :fingerprint
+WHERE no = :no AND app = :app AND status = 'PENDING' AND owner IS NULL AND started_at IS NULL AND held = 0;
+
 -- name: select_run
 SELECT {columns} FROM runs WHERE app = :app AND id = :id;
 
@@ -73,6 +78,22 @@ WHERE app = :app AND id = :run_id AND no = coalesce(CAST(:run_no AS BIGINT), no)
 -- name: take_once
 -- The inbox forgets what was read; what is good for one answer has to be known for longer.
 INSERT INTO attributes (run, key, value, body) VALUES (:run, 'once', :value, '') ON CONFLICT DO NOTHING;
+
+-- name: add_request
+INSERT INTO requests (run, id) VALUES (:run, :id) ON CONFLICT DO NOTHING;
+
+-- name: answer_request
+-- The first answer stands.
+UPDATE requests SET seq = :seq, body = :body WHERE run = :run AND id = :id AND seq IS NULL;
+
+-- name: answer
+SELECT body FROM requests WHERE run = :no AND id = :id AND seq IS NOT NULL;
+
+-- name: forget_history
+DELETE FROM history WHERE run = :run AND seq < :before;
+
+-- name: forget_requests
+DELETE FROM requests WHERE run = :run AND seq < :before;
 
 -- name: orders
 SELECT kind FROM inbox WHERE run = :no AND control = 1 ORDER BY id;
@@ -150,11 +171,32 @@ WHERE no IN (
     ORDER BY no {lock});
 
 -- name: payloads
-SELECT payload FROM history WHERE run = :no AND seq > :after ORDER BY seq;
+SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until ORDER BY seq;
 
 -- name: payloads_of_kinds
-SELECT payload FROM history WHERE run = :no AND seq > :after
+SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until
 AND kind {among kinds} ORDER BY seq;
+
+-- name: histories
+SELECT run, payload FROM history WHERE run {numbered nos} ORDER BY run, seq;
+
+-- name: histories_of_kinds
+SELECT run, payload FROM history WHERE run {numbered nos} AND kind {among kinds} ORDER BY run, seq;
+
+-- name: first_from
+SELECT no FROM runs WHERE app = :app AND created_at >= :time ORDER BY created_at LIMIT 1;
+
+-- name: last_before
+SELECT no FROM runs WHERE app = :app AND created_at < :time ORDER BY created_at DESC LIMIT 1;
+
+-- name: workflow_names
+-- From one name to the next by the index, as in `apps`.
+WITH RECURSIVE found (name) AS (
+    SELECT min(workflow) FROM runs WHERE app = :app AND workflow >= :begins AND workflow < :ends
+    UNION ALL
+    SELECT (SELECT min(r.workflow) FROM runs r WHERE r.app = :app AND r.workflow > found.name AND r.workflow < :ends)
+    FROM found WHERE found.name IS NOT NULL)
+SELECT name FROM found WHERE name IS NOT NULL LIMIT :limit;
 
 -- name: attributes
 SELECT value, body FROM attributes WHERE run = :no AND key = :key;
