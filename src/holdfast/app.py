@@ -188,13 +188,20 @@ class App(Registry):
 
     def _attach(self, celery: Any) -> None:
         self._attachment = _celery_parts().Attachment(
-            self.name, celery, list(self._steps.values()), make_host=self._make_carried, load=self.load,
+            self.name, celery, list(self._steps.values()), make_host=self._make_carried, load=self._load_for_pool,
             describe=self._describe_engine,
         )  # fmt: skip
 
     def _step_defined(self, definition: StepDefinition) -> None:
         if self._attachment is not None:
             self._attachment.add(definition)
+
+    def _load_for_pool(self) -> None:
+        """Import what the processes of a pool need before they are forked, so that none of them has to. Nothing is opened."""
+        from holdfast.wiring import import_store  # not at the top: see wiring.py
+
+        self.load()
+        import_store(self.store_url)
 
     def _make_carried(self, is_apart: bool, is_ending: Callable[[], bool]) -> Any:
         """What executes attempts in a process of a Celery worker's pool."""

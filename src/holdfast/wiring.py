@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.registry import Definitions
 from holdfast.engine.carried import Carried, CarriedHost, Silent
@@ -22,6 +22,10 @@ from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Carrier, Clock, Notifier, Store
 from holdfast.stores.doorbell import Doorbell, Intercom
 from holdfast.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres import PostgresStore
+    from holdfast.stores.postgres_notifier import PostgresNotifier
 
 MANY = 1_000_000
 """How many attempts those who tell of them may have executed at a time is theirs to say."""
@@ -41,7 +45,13 @@ def open_store(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
     return store, Intercom() if store.in_memory else Doorbell(store, store.path)
 
 
-def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+def import_store(url: str) -> None:
+    """What opening that store would import."""
+    if url.startswith(("postgresql://", "postgres://")):
+        _import_postgres()
+
+
+def _import_postgres() -> tuple[type[PostgresStore], type[PostgresNotifier]]:
     try:
         from holdfast.stores.postgres import PostgresStore
         from holdfast.stores.postgres_notifier import PostgresNotifier
@@ -49,8 +59,13 @@ def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
         raise StoreUnavailableError(
             f"a store on PostgreSQL needs a driver ({error}); install it with: pip install 'holdfast[postgres]'"
         ) from error
-    store = PostgresStore(app, url, clock)
-    return store, PostgresNotifier(store)
+    return PostgresStore, PostgresNotifier
+
+
+def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+    make_store, make_notifier = _import_postgres()
+    store = make_store(app, url, clock)
+    return store, make_notifier(store)
 
 
 def build_engine(

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 from celery.app.task import Task
-from celery.app.trace import task_has_custom
 from celery.exceptions import Ignore, Retry
 
 from holdfast.core.context import StepContext, current_step
@@ -68,15 +67,16 @@ def _execute(task: Task, run: Any, context: StepContext, args: Any, kwargs: Any)
     """Call the code of the task as a worker does. It sees its own id, stable over attempts, and how often it was tried;
     `self.retry` raises and sends nothing, as in Celery's eager mode: the store says when to try again."""
     attempt = context.attempt
-    outer = task.request_stack.top
+    # What is not said here is as it was in the message.
     task.push_request(
         id=attempt.idempotency_key, args=args, kwargs=kwargs, retries=attempt.number - 1, is_eager=True,
         called_directly=False, root_id=attempt.root_id, parent_id=attempt.parent_id, task=task.name,
-        hostname=getattr(outer, "hostname", None), delivery_info={"is_eager": True},
+        delivery_info={"is_eager": True}, **{HEADER: None},
     )  # fmt: skip
     try:
         # As Celery does: a class of tasks may have a __call__ of its own, which prepares something.
-        return task(*args, **kwargs) if task_has_custom(task, "__call__") else run(*args, **kwargs)
+        is_own = type(task).__call__ is not Task.__call__
+        return task(*args, **kwargs) if is_own else run(*args, **kwargs)
     except Retry as retry:
         raise _translated(task, retry, args, kwargs) from retry.exc
     except Ignore:
