@@ -712,11 +712,13 @@ class Engine:
                 asked, live.steps.to_ask = live.steps.to_ask, {}
                 for command in asked.values():
                     self._ask(live, command, live.steps.options(command).queue)
+                if live.is_idle():
+                    self._is_idle_now(live)
 
     def _ask(self, live: LiveRun, command: co.ScheduleStep, queue: str) -> None:
         attempt = self._describe(live, command, 0)
         if command.attempt > 1 or command.losses:
-            attempt.checkpoint = self._checkpoint_elsewhere(live, command)
+            self._add_what_was_said(live, attempt)
         due = self.store.now() - live.row.priority * PRIORITY_HEAD_START
         asked = NewAttempt(
             token=token_of(attempt, self.clock.random()), cmd=command.cmd, step=command.name, number=command.attempt,
@@ -728,13 +730,17 @@ class Engine:
             due=due,
         )  # fmt: skip
 
-    def _checkpoint_elsewhere(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
-        """What an earlier attempt has kept, which nobody here has heard of."""
+    def _add_what_was_said(self, live: LiveRun, attempt: Attempt) -> None:
+        """The checkpoint of an earlier attempt elsewhere, which nobody here has heard of, and a number that tells items of
+        this execution from those of any other: one that was lost used up no attempt, but may have streamed."""
         try:
-            return self.store.attributes(live.row.id, "checkpoint").get(command.cmd)
+            attempt.checkpoint = self.store.attributes(live.row.id, "checkpoint").get(attempt.cmd)
+            streamed = self.store.streamed(live.row.id).get(attempt.cmd, 0)
         except StoreError as error:
-            logger.warning("checkpoints of run %s could not be read: %s", live.row.id, error)
-            return None
+            logger.warning("what run %s has kept could not be read: %s", live.row.id, error)
+            return
+        to_come = [number for cmd, number, _, _ in live.change.streamed if cmd == attempt.cmd]
+        attempt.streams_as = max(attempt.number, max([streamed, *to_come]) + 1)
 
     def _attempt(self, live: LiveRun, command: co.ScheduleStep) -> list[Attempt]:
         """What to give to the executor: nothing if this worker's code lacks the step."""
