@@ -17,15 +17,17 @@ PROCESSES: dict[str, list[list[str]]] = {
     "local": [ENGINE],
     "process": [ENGINE],
     "remote": [ENGINE, ["worker", "--executor-only", "--queues", "far", "--concurrency", "8"]],
+    "celery": [["worker", "--concurrency", "4"]],
 }
 
 
 class Way:
     """Workers in processes of their own that execute steps in one way, and are started again when they have died."""
 
-    def __init__(self, name: str, folder: Path, store: str = "") -> None:
+    def __init__(self, name: str, folder: Path, store: str = "", **environment: str) -> None:
         self.name = name
         self.folder = folder
+        self._environment = environment
         made = importlib.import_module(f"behaviours_{name}").made
         self.made: Any = made
         self.store = store or str(folder / "store.db")
@@ -36,7 +38,7 @@ class Way:
     def _start(self, args: list[str]) -> tuple[list[str], subprocess.Popen[bytes]]:
         with open(self.folder / "log", "ab") as log:
             command = [sys.executable, "-m", "holdfast", "-A", f"behaviours_{self.name}", *args]
-            environment = {**os.environ, "HOLDFAST_STORE": self.store, "PYTHONPATH": str(HERE)}
+            environment = {**os.environ, "HOLDFAST_STORE": self.store, "PYTHONPATH": str(HERE), **self._environment}
             return args, subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def look_after(self) -> None:

@@ -116,8 +116,7 @@ class EngineStep(bootsteps.StartStopStep):
         if pool.rpartition(".")[2] in GREEN or pool.endswith(GREEN):
             raise ImproperlyConfigured(
                 f"steps can't execute in Celery's pool {pool.rpartition('.')[2]!r}: it replaces the threads that Holdfast "
-                "works with; use --pool prefork, threads or solo. Async steps need no such pool: many execute at a time in "
-                "each process"
+                "works with; use --pool prefork, threads or solo"
             )
         self.load()
         self._process: subprocess.Popen[bytes] | None = None
