@@ -321,6 +321,16 @@ class PostgresStore(SqlStore):
             raise Fenced(worker_id)
         return [ClaimedAttempt(token, body) for _, token, body in rows if token is not None]
 
+    def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
+        parameters = {"worker": worker_id, "app": self.app, "now": self.now(), "token": token}
+        failpoints.hit("claim_attempt.before_commit")
+        with self.read() as db:
+            is_alive, *claimed = db.execute(self._q["claim_attempt"], parameters).fetchone()
+        failpoints.hit("claim_attempt.after_commit")
+        if not is_alive:
+            raise Fenced(worker_id)
+        return None if claimed[0] is None else ClaimedAttempt(*claimed)
+
     def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
         failpoints.hit("end_attempts.before_commit")
         with self.read() as db:

@@ -21,7 +21,7 @@ from celery import bootsteps, signals
 from celery.app.task import Task
 from celery.exceptions import Ignore, ImproperlyConfigured
 
-from holdfast.errors import RetryableError, StepError
+from holdfast.errors import RetryableError, RunCancelledError, StepError
 from holdfast.executors.celery.durable import TaskRetry
 from holdfast.ports import Outcome
 
@@ -56,8 +56,13 @@ class Pool:
         """Execute the attempt that a message names. What becomes of it is in the store by then; Celery is told so that
         those who watch it see the same."""
         outcome = self._here().execute(task.request.id)
-        if outcome is None or outcome.cancelled or outcome.lost:
-            raise Ignore  # another message was first, or its run doesn't want it any more
+        if outcome is None or not outcome.started:
+            raise Ignore  # another message was first
+        if outcome.cancelled:
+            attempt = outcome.attempt
+            raise RunCancelledError(
+                f"run {attempt.run_id} doesn't want its step {attempt.step!r} any more", run_id=attempt.run_id
+            )
         error = outcome.error
         if isinstance(error, TaskRetry) and error.retry is not None:
             raise error.retry
@@ -99,7 +104,7 @@ def add_task(celery: Any, name: str, perform: Callable[[Task], None]) -> None:
 
     celery.task(
         run, name=name, bind=True, lazy=False, shared=False, typing=False, ignore_result=True, acks_late=False,
-        reject_on_worker_lost=False, max_retries=0, throws=(RetryableError,),
+        reject_on_worker_lost=False, max_retries=0, throws=(RetryableError, RunCancelledError),
     )  # fmt: skip
 
 

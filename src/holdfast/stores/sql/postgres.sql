@@ -77,3 +77,11 @@ claimed AS (
     RETURNING a.token, a.body, a.not_before)
 SELECT (SELECT count(*) FROM alive), c.token, c.body FROM (SELECT 1) one LEFT JOIN claimed c ON true
 ORDER BY c.not_before;
+
+-- name: claim_attempt
+WITH alive AS MATERIALIZED (SELECT 1 FROM workers WHERE id = :worker {fence}),
+claimed AS (
+    UPDATE attempts a SET worker = :worker, state = 'CLAIMED', claimed_at = :now
+    WHERE a.token = :token AND a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND EXISTS (SELECT 1 FROM alive)
+    RETURNING a.token, a.body)
+SELECT (SELECT count(*) FROM alive), c.token, c.body FROM (SELECT 1) one LEFT JOIN claimed c ON true;
