@@ -48,10 +48,10 @@ class Attachment:
         self._names: dict[str, str] = {}
         for step in steps:
             self.add(step)
-        self._pool.leave_with_the_worker()
+        self._pool.come_and_go_with_the_worker()
         # A class of its own: those of several apps may be parts of the same worker.
-        part = type(f"Holdfast_{app}", (EngineStep,), {"load": staticmethod(load), "describe": staticmethod(describe)})
-        celery.steps["worker"].add(part)
+        given = {"load": staticmethod(load), "describe": staticmethod(describe), "pool": self._pool}
+        celery.steps["worker"].add(type(f"Holdfast_{app}", (EngineStep,), given))
 
     def add(self, step: StepDefinition) -> None:
         """Make a step a task, by the name of the app and its own; a task that became a step keeps its name."""

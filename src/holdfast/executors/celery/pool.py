@@ -80,12 +80,24 @@ class Pool:
                 self._host = self._make(is_apart, _is_told_to_end)
             return self._host
 
+    def prepare(self, **_: Any) -> None:
+        """Become a worker before there is something to do: others see that there is one, and the first step doesn't wait
+        for it."""
+        threading.Thread(target=self._prepare, name="holdfast-prepare", daemon=True).start()
+
+    def _prepare(self) -> None:
+        try:
+            self._here()
+        except Exception as error:  # the next message tries again, and its failure is seen
+            logger.warning("not ready for steps yet: %s", error)
+
     def leave(self, **_: Any) -> None:
         if self._host is not None and self._pid == os.getpid():
             self._host.leave()
             self._host = None
 
-    def leave_with_the_worker(self) -> None:
+    def come_and_go_with_the_worker(self) -> None:
+        signals.worker_process_init.connect(self.prepare, weak=False)
         signals.worker_process_shutdown.connect(self.leave, weak=False)
         signals.worker_shutdown.connect(self.leave, weak=False)
 
@@ -114,21 +126,25 @@ class EngineStep(bootsteps.StartStopStep):
     requires = ("celery.worker.components:Pool", "celery.worker.components:Timer")
     describe: Callable[[], dict[str, Any]]
     load: Callable[[], None]
+    pool: Pool
 
     def __init__(self, worker: Any, **options: Any) -> None:
         super().__init__(worker, **options)
         pool = worker.pool_cls if isinstance(worker.pool_cls, str) else worker.pool_cls.__module__
-        if pool.rpartition(".")[2] in GREEN or pool.endswith(GREEN):
+        if pool.rpartition(".")[2] in GREEN:
             raise ImproperlyConfigured(
                 f"steps can't execute in Celery's pool {pool.rpartition('.')[2]!r}: it replaces the threads that Holdfast "
                 "works with; use --pool prefork, threads or solo"
             )
+        self._has_threads = pool.rpartition(".")[2].startswith("thread")
         self.load()
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
         self._is_stopping = False
 
     def start(self, worker: Any) -> None:
+        if self._has_threads:  # they have no signal of their own
+            self.pool.prepare()
         if os.environ.get(ENGINE, "on").lower() in ("off", "0", "no", "false"):
             return
         self._spawn()
