@@ -36,9 +36,11 @@ from workflows import (
     by_events,
     count,
     fan,
+    far_step,
     gathered,
     in_a_line,
     in_sequence,
+    in_sequence_far,
     in_sequence_local,
     in_sequence_plain,
     in_sequence_volatile,
@@ -72,8 +74,8 @@ def best(times: int, action: Callable[[], Any]) -> float:
 
 
 class Worker:
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "holdfast", "-A", "workflows", "worker", "--log-level", "error"]
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "holdfast", "-A", "workflows", "worker", "--log-level", "error", *options]
         self.process = subprocess.Popen(
             command, cwd=Path(__file__).parent, env={**os.environ, "HOLDFAST_STORE": app.store_url}
         )
@@ -169,6 +171,26 @@ def throughput() -> None:
     for run in [async_step.start(0) for _ in range(more)]:
         run.result()
     row(f"memory that {more:,} more runs leave behind", (worker.memory() - before) / more, "bytes each")
+    worker.stop()
+
+
+def elsewhere(floor: float) -> None:
+    """Steps that another process executes, which pulls them from the store: one for runs, one for steps."""
+    runs = [in_sequence_far.start(5) for _ in range(1_000)]
+    executor = Worker("--executor-only", "--queues", "far")
+    worker = Worker()
+    for run in runs:
+        run.result()
+    rows = [found for run in runs if (found := app.store.get(run.id)) is not None]
+    took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
+    row("1,000 × 5 steps in an executor", 5_000 / took, "steps/s", note=f"{took:.2f} s, one engine, one executor")
+    links = chain(far_step.s(0), *[far_step.s()] * 999)
+    took = best(2, lambda: links.start().result())
+    row("chain of 1,000 in an executor, a step", took, "ms", floor)
+    joined = chord([far_step.s(i) for i in range(1_000)], count.s())
+    took = best(3, lambda: joined.start().result())
+    row("chord of 1,000 in an executor", took, "s", note=f"{took * 1e3:.0f} µs a member")
+    executor.stop()
     worker.stop()
 
 
@@ -305,6 +327,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--overhead", action="store_true", help="only the table of what one step costs")
+    parser.add_argument("--elsewhere", action="store_true", help="only steps that another process executes")
+    parser.add_argument("--store", help="on this store, instead of a new SQLite file")
     parser.add_argument("--sleepers", type=int, default=100_000)
     parser.add_argument("--postgres", action="store_true", help="only the rows of PostgreSQL")
     options = parser.parse_args()
@@ -313,7 +337,10 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        app.use_store(str(folder / "bench.db"))
+        app.use_store(options.store or str(folder / "bench.db"))
+        if options.elsewhere:
+            elsewhere(floor_ms(folder, "FULL"))
+            return
         if options.overhead:
             step_overhead(lambda: floor_ms(folder, "FULL"))
             return
@@ -329,6 +356,7 @@ def main() -> None:
         row("floor once more", floor_ms(folder, "FULL"), "ms")
         normalised()
         throughput()
+        elsewhere(floor)
         across_processes()
         resuming()
         sleeping(options.sleepers)

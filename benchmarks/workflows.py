@@ -32,6 +32,19 @@ async def in_sequence(n: int) -> int:
     return total
 
 
+@app.step(queue="far")
+async def far_step(i: int) -> int:
+    return i
+
+
+@app.workflow
+async def in_sequence_far(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += await far_step(i)
+    return total
+
+
 @app.workflow
 def in_sequence_plain(n: int) -> int:
     total = 0

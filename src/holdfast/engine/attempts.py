@@ -33,6 +33,7 @@ class AttemptBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     correlation: str = ""
     quiet: bool = False
     checkpoint: Raw = ev.NULL
+    streams_as: int = 0
     company: int = 0
     at_most_once: bool = False
     trace: str = ""

@@ -86,6 +86,14 @@ claimed AS (
 SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true
 ORDER BY c.not_before;
 
+-- name: claim_attempt
+WITH alive AS MATERIALIZED (SELECT 1 FROM workers WHERE id = :worker {fence}),
+claimed AS (
+    UPDATE attempts a SET worker = :worker, state = 'CLAIMED', claimed_at = :now
+    WHERE a.token = :token AND a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND EXISTS (SELECT 1 FROM alive)
+    RETURNING a.token, a.body, a.clock)
+SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true;
+
 -- name: newcomers
 -- Whoever leaves its line just now has its row locked, and is left out: it would have to be waited for.
 SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
