@@ -93,8 +93,10 @@ from holdfast.ports import (
     Status,
     Store,
     Topic,
+    WorkerKind,
 )
 from holdfast.printing import show
+from holdfast.telemetry.instruments import MessageReport, RunReport
 from holdfast.views.entries import Entries, RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.trace import LIMIT, TraceNode, trace_of
 from holdfast.views.waits import awaits
@@ -105,14 +107,18 @@ WARN_AFTER = 2.0  # seconds without a worker
 
 
 class Client:
-    """Starts runs, waits for them, and sends them messages."""
+    """Starts runs, waits for them, and sends them messages. What it does to runs is recorded as done `by` somebody, if that
+    is said."""
 
-    def __init__(self, definitions: Definitions, store: Store, notifier: Notifier) -> None:
+    def __init__(self, definitions: Definitions, store: Store, notifier: Notifier, by: str = "") -> None:
+        check_text("by", by, empty=True)
         self.app = definitions.name
+        self.by = by
         self._definitions = definitions
         self.store = store
         self.notifier = notifier
         self.codec: Codec = definitions.codec
+        self._instruments = definitions.instruments
         self._entries = Entries(self.codec)
 
     # -- starting
@@ -127,13 +133,13 @@ class Client:
         taken = self.store.create(new, replace=options.if_exists == "restart")
         if taken is not None:
             self._check_same(taken, new, options)
-        self.notifier.ring(Topic.RUNS)
-        started = self._started(new, taken, options)
+        run = self._started(new, taken, options)
         if taken is not None:
             for message in messages:
                 if self.store.answer(taken.id, message.request) is None:
                     self._post(message, "it can't be asked")
-        return started
+        self.notifier.ring(Topic.RUNS)
+        return run
 
     def _start_later(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
         """Put off the run that waits under this key, with this call in place of its own, or make one that waits. They are
@@ -155,6 +161,7 @@ class Client:
             number = max((int(row.id[len(key) :]) for row in found), default=0) + tries
             new = self._new(name, call, replace(options, id=f"{key}{number}"), now, now + quiet)
             if self.store.create(new) is None:
+                self._tell_submitted(new)
                 break  # else somebody else was faster
         self.notifier.ring(Topic.RUNS)
         return Run(self, new.id, new.no)
@@ -172,7 +179,19 @@ class Client:
     def _started(self, new: NewRun, taken: RunRow | None, options: StartOptions) -> Run[Any]:
         if taken is not None and options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
             self.retry(Which(taken.id, taken.no))
+        if taken is None:
+            self._tell_submitted(new)
         return Run(self, new.id, new.no if taken is None else taken.no)
+
+    def _tell_submitted(self, new: NewRun) -> None:
+        if (tell := self._instruments.run_submitted) is not None:
+            options = msgspec.json.decode(new.options, type=RunOptions)
+            tell(
+                RunReport(
+                    id=new.id, workflow=new.workflow, status=Status.PENDING, parent_id=new.parent_id,
+                    root_id=new.root_id or new.id, trace=options.trace or None,
+                )
+            )  # fmt: skip
 
     def _new(self, name: str, call: bytes, options: StartOptions, now: int, begin_at: int | None = None) -> NewRun:
         refuse_while_importing(f"a run of {name!r} is started")
@@ -187,13 +206,13 @@ class Client:
             begin_at = now if options.delay is None else now + to_us(options.delay, "delay")
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
+        data = {key: self.codec.encode(value, f"data {key!r}") for key, value in (options.data or {}).items()}
         expires = None
         if options.expires is not None:
             if isinstance(options.expires, dt.datetime):
                 expires = to_epoch(options.expires)
             else:
                 expires = now + to_us(options.expires, "expires")
-        data = {key: self.codec.encode(value, f"data {key!r}") for key, value in (options.data or {}).items()}
         started = ev.RunStarted(
             seq=1,
             ts=begin_at,
@@ -207,6 +226,7 @@ class Client:
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
             max_retries=options.max_retries,
             queue=options.queue or "",
+            trace=options.traceparent or (self._instruments.current_trace() if origin is None else origin.trace),
             quiet=origin is not None and origin.quiet,
             expires=expires,
         )
@@ -334,7 +354,7 @@ class Client:
     def _nobody_works(self) -> str:
         """If no worker is alive: that, and what to do about it."""
         now = self.store.now()
-        if any(worker.lease_until > now for worker in self.store.workers()):
+        if any(worker.lease_until > now and worker.kind == WorkerKind.ENGINE for worker in self.store.workers()):
             return ""
         return (
             f"no worker of app {self.app!r} is alive on {self.store.url}; start one with `holdfast -A <module> worker`, "
@@ -433,7 +453,8 @@ class Client:
         return {key: self._decode(workflow, value) for key, value in self.store.data(run.id).items()}
 
     def history(self, run: Which) -> list[RunEvent]:
-        return [self._entries.event(event) for event in self.events(run)]
+        events, clocks = self.events(run), self.store.clocks(run.id)
+        return [self._entries.event(event, clocks.get(event.seq, 0)) for event in events]
 
     def steps(self, run: Which) -> RunSteps:
         return self._entries.steps(self.events(run), self.store.attributes(run.id, "progress"))
@@ -467,7 +488,7 @@ class Client:
 
     def _send(self, run: Which, name: str, payload: object, key: str, token: str = "") -> None:
         encoded = Raw(encode_payload(self.codec, self._definitions.hook_models, name, payload))
-        letter = HookLetter(name=name, key=key, payload=encoded, token=token)
+        letter = HookLetter(name=name, key=key, payload=encoded, token=token, by=self.by)
         message = Message(
             run_id=run.id, run_no=run.no, kind="hook", body=msgspec.json.encode(letter),
             dedupe=f"hook:{token}" if token else None, once=bool(token),
@@ -724,7 +745,7 @@ class Client:
 
     def control(self, run: Which, kind: str, reason: str = "") -> None:
         check_text("reason", reason, empty=True)
-        self._post(control(run.id, kind, reason, run_no=run.no), f"can't {kind} it")
+        self._post(control(run.id, kind, reason, by=self.by, run_no=run.no), f"can't {kind} it")
 
     def terminate(self, run: Which, reason: str) -> None:
         check_text("reason", reason)
@@ -743,7 +764,7 @@ class Client:
                 f"run {run.id} is {row.status}; only a run that has failed or was cancelled can be retried",
                 run_id=run.id,
             )
-        self._post(control(run.id, "retry", late=True, run_no=run.no), "can't retry it")
+        self._post(control(run.id, "retry", by=self.by, late=True, run_no=run.no), "can't retry it")
 
     def _post(self, message: Message, failure: str) -> bool:
         """Whether it was put into the run's inbox, and not a copy before it."""
@@ -759,6 +780,8 @@ class Client:
             raise RunFinishedError(
                 f"{failure}: run {message.run_id} has ended ({posted.status})", run_id=message.run_id
             )
+        if (tell := self._instruments.message_sent) is not None:
+            tell(MessageReport(run_id=message.run_id, kind=message.kind))
         self.notifier.ring(Topic.INBOX)
         return posted.kept
 
@@ -810,6 +833,7 @@ class Client:
             )
         first = plan.events[0]
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
+        plan.events[0] = msgspec.structs.replace(first, by=self.by)
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
             fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=self._options_of_fork(row),
@@ -817,6 +841,7 @@ class Client:
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
+        self._tell_submitted(new)
         self.notifier.ring(Topic.RUNS)
         return Run(self, new_id, new.no)
 

@@ -120,14 +120,6 @@ class _Function(abc.ABC, Generic[P, R, F]):
         """`start` for async code."""
         return await CallOptions(self, NO_OPTIONS).astart(*args, **kwargs)
 
-    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
-        """Start a run for each call, all in one commit: either all are durable when this returns, or none was started.
-        A tuple is the arguments of a call; anything else is its only argument. `ids` are those of the runs, in the same
-        order."""
-        return CallOptions(self, NO_OPTIONS).start_many(calls, ids=ids)
-
-    astart_many = twin(start_many)
-
     def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
         """Start a run and ask it something, in one commit; the run and its answer. If a run of that id is there already,
         that one is asked."""
@@ -136,6 +128,14 @@ class _Function(abc.ABC, Generic[P, R, F]):
     async def astart_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
         """`start_and_ask` for async code."""
         return await CallOptions(self, NO_OPTIONS).astart_and_ask(ask, *args, **kwargs)
+
+    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
+        """Start a run for each call, all in one commit: either all are durable when this returns, or none was started.
+        A tuple is the arguments of a call; anything else is its only argument. `ids` are those of the runs, in the same
+        order."""
+        return CallOptions(self, NO_OPTIONS).start_many(calls, ids=ids)
+
+    astart_many = twin(start_many)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
@@ -200,6 +200,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
         expires: Duration | dt.datetime | None = None,
         debounce: Duration | None = None,
         at_most: Duration | None = None,
+        traceparent: str | None = None,
     ) -> CallOptions[P, R, F]:
         """Say more about one call: `fn.options(id="order-17").start(order)`.
 
@@ -207,8 +208,8 @@ class _Function(abc.ABC, Generic[P, R, F]):
         has begun by then is cancelled. `debounce`: it begins once nobody has started it again for so long, with what was
         given last, `at_most` so long after the first. `priority`: higher goes first. `timeout`, `max_retries`, `queue`: in
         place of those it was defined with. `if_exists`: what to do with a run that has the id ("return", "error",
-        "restart"). `on_parent_close`: what becomes of a child when its parent ends ("cancel", "abandon").
-        `data`: published from the beginning, as if the workflow had begun with `wf.set_data`.
+        "restart"). `on_parent_close`: what becomes of a child when its parent ends ("cancel", "abandon"). `data`: published
+        from the beginning, as if the workflow had begun with `wf.set_data`.
         """
         return CallOptions(
             self,
@@ -226,6 +227,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
                 expires,
                 debounce,
                 at_most,
+                traceparent,
             ),
         )
 
@@ -447,6 +449,10 @@ def child_options(options: StartOptions, durable: bool, now: int) -> dict[str, o
         raise WrongContextError(
             f"if_exists={options.if_exists!r} is for runs that are started from outside; a workflow that is replayed can't "
             "look whether a run exists, so do it in a step"
+        )
+    if options.traceparent is not None:
+        raise WrongContextError(
+            "traceparent= is for runs that are started from outside; a child is in its parent's trace"
         )
     if options.expires is not None or options.debounce is not None:
         raise WrongContextError("expires= and debounce= are for runs that are started from outside, or from a step")

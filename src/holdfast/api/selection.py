@@ -49,10 +49,10 @@ class Selection:
 
     def __init__(self, client: Client, query: RunQuery) -> None:
         self._client = client
-        self._query = query
+        self.query = query
 
     def __iter__(self) -> Iterator[Run[Any]]:
-        return (Run(self._client, row.id, row.no) for rows in self._pages(self._query) for row in rows)
+        return (Run(self._client, row.id, row.no) for rows in self._pages(self.query) for row in rows)
 
     def count(self, action: Action | None = None) -> int:
         """How many there are; with an action, how many it would be done to."""
@@ -60,7 +60,7 @@ class Selection:
 
     def counts(self, action: Action | None = None) -> dict[Status, int]:
         """How many there are of each status; with an action, only those it would be done to."""
-        query = self._query if action is None else self._of(action)
+        query = self.query if action is None else self._of(action)
         if query is None:
             return {}
         found = self._client.store.counts(query, _NO_LIMIT)
@@ -121,9 +121,9 @@ class Selection:
     def _of(self, action: str) -> RunQuery | None:
         """Those it applies to; None if it applies to no status that was asked for."""
         one_of("action", action, tuple(APPLIES), ArgumentError)
-        wanted = set(self._query.statuses or Status)
+        wanted = set(self.query.statuses or Status)
         statuses = [str(status) for status in APPLIES[action] if status in wanted]
-        return replace(self._query, statuses=statuses) if statuses else None
+        return replace(self.query, statuses=statuses) if statuses else None
 
     def _matching(self, action: str) -> Iterator[list[RunRow]]:
         query = self._of(action)

@@ -31,7 +31,7 @@ def _each(context: click.Context, prefixes: tuple[str, ...], as_json: bool, said
     for prefix in prefixes:
         try:
             with told_in_a_sentence(context.find_root()):
-                run = target.app.get_run(target.find(prefix).id)
+                run = target.run(target.find(prefix).id)
                 act(target, run)
                 done.append(run.id)
         except click.ClickException as failure:
@@ -176,7 +176,7 @@ def send(context: click.Context, run: str, name: str, payload: str | None, key: 
     """Answer a hook that a run waits for. PAYLOAD is JSON if it reads as such, else text."""
     target = open_target(context)
     row = target.find(run)
-    sent = target.app.get_run(row.id).send(name, None if payload is None else value_of(payload), key=key)
+    sent = target.run(row.id).send(name, None if payload is None else value_of(payload), key=key)
     if as_json:
         print_json({"run_id": row.id, "hook": name, "key": key or "", "awaited": sent.awaited, "note": sent.note})
     else:
@@ -207,7 +207,7 @@ def fork(
 ) -> None:
     """Start a new run that shares another's history up to an event. Steps under way at that point run anew."""
     target = open_target(context)
-    source = target.app.get_run(target.find(run).id)
+    source = target.run(target.find(run).id)
     results = dict(_replacement(each) for each in replace)
     reruns = source.fork_reruns(at)
     if reruns and not yes and on_terminal():

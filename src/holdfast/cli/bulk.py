@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from holdfast.api.selection import Acted, Action, Selection
+from holdfast.cli.arguments import data_terms
 from holdfast.cli.failures import usage
 from holdfast.cli.output import note, on_terminal, print_json, say
 from holdfast.cli.target import Target, run_ids
 from holdfast.durations import to_us
-from holdfast.ports import DataSpan, RunQuery, Status
-from holdfast.views.filters import add_data_term
+from holdfast.ports import RunQuery, Status
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,7 @@ class Filter:
                 until = target.store.now() - to_us(self.older_than)
             except ValueError:
                 usage(f"--older-than {self.older_than!r}: give a length of time, such as 30m, 2h, 3d")
-        equal: dict[str, str] = {}
-        spans: list[DataSpan] = []
-        for term in self.data:
-            if not add_data_term(term, target.app.codec.encode, equal, spans):
-                usage(f"--data {term!r}: give KEY=VALUE")
+        equal, spans = data_terms(target.app.codec, self.data)
         query = RunQuery(
             statuses=[str(status) for status in self.statuses],
             workflow=self.workflow,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import logging
 import os
@@ -11,17 +12,20 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast.api.client import Client
 from holdfast.api.functions import Step, Workflow
+from holdfast.api.handles import Run
 from holdfast.app import App, SystemClock
 from holdfast.cli.failures import Failure, Misuse, NotFound, Unreachable, command, usage
 from holdfast.cli.output import note
 from holdfast.default_app import default_app
 from holdfast.errors import RunNotFoundError
-from holdfast.ports import RunQuery, RunRow, Store, WorkerRow
+from holdfast.ports import RunQuery, RunRow, Store, WorkerKind, WorkerRow
 from holdfast.wiring import open_store
 
 CANDIDATES = 10
@@ -38,6 +42,10 @@ class Target:
     @property
     def store(self) -> Store:
         return self.app.store
+
+    def run(self, run_id: str) -> Run[Any]:
+        """To act on, as the user of this terminal."""
+        return Client(self.app, self.app.store, self.app.notifier, by=_user()).get(run_id)
 
     def find(self, prefix: str) -> RunRow:
         """The run of that id, or the only one whose id begins so."""
@@ -67,8 +75,12 @@ class Target:
         now = self.store.now()
         return [worker for worker in self.store.workers() if worker.lease_until >= now]
 
+    def live_engines(self) -> list[WorkerRow]:
+        """Those without which no run goes on."""
+        return [worker for worker in self.live_workers() if worker.kind == WorkerKind.ENGINE]
+
     def note_if_nobody_works(self, consequence: str) -> None:
-        if not self.live_workers():
+        if not self.live_engines():
             note(
                 f"no worker of app {self.app.name!r} is alive on {self.store.url}; {consequence}: {self.start_a_worker()}"
             )
@@ -77,6 +89,13 @@ class Target:
         if self.has_code:
             return command("worker")
         return command("worker").replace("holdfast", "holdfast -A MODULE", 1)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a process of a user without a name
+        return f"user {os.getuid()}"
 
 
 def open_target(context: click.Context, *, needs_code: str = "", may_create: bool = False) -> Target:

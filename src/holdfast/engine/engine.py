@@ -26,6 +26,7 @@ from holdfast.core.registry import Definitions, is_own
 from holdfast.engine.agenda import Agenda
 from holdfast.engine.attempts import encode_attempt, lost_outcome, token_of
 from holdfast.engine.backoff import Backoff
+from holdfast.engine.broadcast import Broadcast
 from holdfast.engine.domain_events import EventDelivery, news_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.identity import Identity
@@ -33,6 +34,7 @@ from holdfast.engine.inflight import InFlight
 from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.probation import Probation
 from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message, stream_message
+from holdfast.engine.reporting import Reporter
 from holdfast.engine.run import Home, LiveRun, Probe, read_options
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Claims, Inbox
@@ -149,6 +151,7 @@ class Engine:
         self.due = Agenda()  # by the store's clock: when time alone brings a run in memory forward
         self.agenda = Agenda()  # by the clock that never jumps
         self.last_commit: float | None = None
+        self._commit_began = 0.0
         self.lost: StoreLostError | None = None  # the store is gone for good, as far as this process can tell
         self.strain = ""  # what weighs on the store without stopping it
         self.stopping = False
@@ -157,7 +160,8 @@ class Engine:
         self._idle: OrderedDict[int, LiveRun] = OrderedDict()
         self._touched: dict[int, LiveRun] = {}
         self._kept: list[Outcome] = []  # could not be posted to those who own their runs now
-        self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock)
+        self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
+        self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock, self.reporter)
         self._is_in_doubt = False  # a commit of unknown fate may yet happen
         self._has_unknown_claims = False
 
@@ -318,6 +322,9 @@ class Engine:
             live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), report.value)
         else:
             live.steps.report(report.kind, attempt.cmd, report.value)
+            if report.kind == "progress" and self.reporter.is_on:
+                began = self.executor.started_at(attempt.token) or self.store.now()
+                self.reporter.progressed(attempt, began, report.value)
         self._make_ready(live)
 
     def _post(self, message: Message) -> None:
@@ -448,6 +455,8 @@ class Engine:
             live = self.runs.get(letter.run_no)
             if live is not None and live.add_letter(letter):
                 self._make_ready(live)
+                if self.reporter.is_on:
+                    self.reporter.letters(live.row, [letter], self.store.now())
 
     def _deliver_events(self) -> None:
         """Bring domain events to those of this app who listen: runs to start, runs that wait."""
@@ -602,6 +611,8 @@ class Engine:
             self._commit_failed(touched, changes, error)
             return
         self.backoff.succeeded()
+        if self.reporter.is_on:
+            self.reporter.committed(changes, committed.claimed, self.clock.monotonic() - self._commit_began)
         self._act(touched)
         probed = self.probation.probed
         if probed is not None and probed.row.no in touched and self.probation.is_probing():
@@ -623,6 +634,7 @@ class Engine:
     def _write(self, changes: list[tuple[LiveRun, Change]], claim: int) -> Committed:
         """One transaction. If a change can't be written at all, its run is set aside and the others are written."""
         failpoints.hit("engine.before_commit")
+        self._commit_began = self.clock.monotonic()
         try:
             names = self.membership.names
             committed = self.store.commit(self.me.worker, [change for _, change in changes], claim, names)
@@ -652,6 +664,8 @@ class Engine:
         live.steps.inflight = self.inflight.take_up(claimed.row.no)
         self.runs[claimed.row.no] = live
         self._make_ready(live)
+        if self.reporter.is_on:
+            self.reporter.taken_over(live, claimed, self.store.now())
 
     def _live(self, claimed: Claimed) -> LiveRun:
         return LiveRun(claimed, self._home)
@@ -692,6 +706,8 @@ class Engine:
                         attempts += self._attempt(live, command)
         if attempts:
             self.inflight.add(attempts, self.clock.monotonic() + self.settings.started_after)
+            if self.reporter.is_on:
+                self.reporter.handed_over(attempts, self.store.now())
             failpoints.hit("engine.before_hand_over")
             self.executor.submit(attempts)
             failpoints.hit("engine.after_hand_over")
@@ -768,7 +784,7 @@ class Engine:
             timeout=options.timeout, stall_timeout=options.stall_timeout,
             pool="process" if self.me.isolates and live.steps.is_suspect(command) else options.pool,
             company=live.steps.suspicion.company(command.cmd) if options.pool != "process" else 0,
-            data=command.data, at_most_once=options.at_most_once,
+            data=command.data, at_most_once=options.at_most_once, trace=live.options.trace,
         )  # fmt: skip
 
     def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:

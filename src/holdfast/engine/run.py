@@ -56,6 +56,7 @@ from holdfast.engine.records import (
     status_of,
     to_record,
 )
+from holdfast.engine.reporting import Reporter
 from holdfast.engine.steps import StepBook
 from holdfast.engine.termination import children_left, hooks_left
 from holdfast.errors import (
@@ -106,6 +107,7 @@ class Home(msgspec.Struct, frozen=True, gc=False):
     guard: Guard
     me: Identity
     clock: Clock
+    reporter: Reporter
 
 
 class Probe(Enum):
@@ -310,11 +312,11 @@ class LiveRun:
         if begins_at > now:
             self._wait_to_begin(now, begins_at, last)
             return False
+        if not self.row.durable:  # it begins anew, and asks for its steps again
+            self.steps.drop_elsewhere()
         if self._has_expired(now):
             self._end_unbegun(now, "it expired before a worker began it")
             return False
-        if not self.row.durable:  # it begins anew, and asks for its steps again
-            self.steps.drop_elsewhere()
         if isinstance(last, ev.AttemptFailed):
             self._begin_attempt(now)
         elif self._waited_for_a_worker(now, last):
@@ -432,20 +434,20 @@ class LiveRun:
             if body is None:
                 continue
             if letter.kind == "cancel":
-                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 return
             if letter.kind == "pause":
-                self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                 self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None, **untouched})
                 return
             self._notify_later(body)
         status = Status.PENDING if untouched else Status.RETRY
         self._leave({"status": status, "wake_at": begins_at, **untouched})
 
-    def _begin_attempt(self, now: int) -> None:
+    def _begin_attempt(self, now: int, by: str = "") -> None:
         """Begin again, with everything earlier attempts have achieved at hand."""
         self.row.attempt += 1
-        self._append_outside(ev.AttemptStarted(ts=now, attempt=self.row.attempt))
+        self._append_outside(ev.AttemptStarted(ts=now, attempt=self.row.attempt, by=by))
         self.change.columns["attempt"] = self.row.attempt
 
     def _begin_anew_after_loss(self, now: int) -> bool:
@@ -499,15 +501,15 @@ class LiveRun:
                 if Status(self.row.status).is_final:
                     self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "retry" and self.row.status in (Status.FAILURE, Status.CANCELLED):
-                self._reopen(now)
+                self._reopen(now, body.by)
                 opened = True
             elif letter.kind == "retry" and Status(self.row.status).is_final:  # it has succeeded meanwhile
                 self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "cancel" and self.row.stuck == "lost":  # not even its clean-up may run
-                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 break
             elif self.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
-                self._append_outside(ev.RunResumed(ts=now))
+                self._append_outside(ev.RunResumed(ts=now, by=body.by))
                 self._unhold()
                 opened = True
                 if letter.kind == "cancel":
@@ -532,9 +534,9 @@ class LiveRun:
         self.shown = Status.RUNNING
         self.change.columns |= {"status": Status.RUNNING, "held": 0, "reason": "", "stuck": ""}
 
-    def _reopen(self, now: int) -> None:
+    def _reopen(self, now: int, by: str) -> None:
         """A new attempt of a run that had failed or was cancelled."""
-        self._begin_attempt(now)
+        self._begin_attempt(now, by)
         self._unhold()
         self.change.columns |= {"finished_at": None, "expires_at": None, "end_seq": 0}
 
@@ -689,6 +691,8 @@ class LiveRun:
         events, commands = self.execution.take()
         if self.row.durable:
             self.change.records += [to_record(event) for event in events]
+        elif self.home.reporter.is_on:
+            self.home.reporter.unrecorded(self.row, self.options, events)
         for event in events:
             if isinstance(event, ev.StepCompleted):
                 for key, value in event.data.items():
@@ -759,6 +763,7 @@ class LiveRun:
             timeout=command.options.get("timeout"),  # type: ignore[arg-type]
             max_retries=command.options.get("max_retries"),  # type: ignore[arg-type]
             notify=command.waited,
+            trace=self.options.trace,
             quiet=self.options.quiet,
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
@@ -807,7 +812,13 @@ class LiveRun:
             if not (body.token and self.execution.was_answered(body.token)):
                 self._deliver(
                     ev.HookReceived(
-                        ts=now, name=body.name, key=body.key, payload=body.payload, token=body.token, event=body.event
+                        ts=now,
+                        name=body.name,
+                        key=body.key,
+                        payload=body.payload,
+                        token=body.token,
+                        event=body.event,
+                        by=body.by,
                     ),
                     now,
                 )
@@ -832,9 +843,9 @@ class LiveRun:
         elif letter.kind == "cancel":
             self._cancel = letter
             if self.execution.cancelling is None:
-                self._deliver(ev.CancelRequested(ts=now, reason=body.reason), now)
+                self._deliver(ev.CancelRequested(ts=now, reason=body.reason, by=body.by), now)
         elif letter.kind == "pause":
-            self._hold(now, ev.RunPaused(ts=now, reason=body.reason), Status.PAUSED, body.reason, "")
+            self._hold(now, ev.RunPaused(ts=now, reason=body.reason, by=body.by), Status.PAUSED, body.reason, "")
         elif letter.kind in ("retry", "watch"):
             self._notify_later(body)
 
@@ -917,9 +928,9 @@ class LiveRun:
                 if body is None:
                     return False
                 if letter.kind == "cancel":
-                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 else:
-                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                     self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None})
                 return True
         return False
@@ -946,9 +957,10 @@ class LiveRun:
         self.deliveries.remove(letter)
         self.change.consumed.append(letter.id)
         try:
-            reason = msgspec.json.decode(letter.body, type=ControlLetter).reason
+            body = msgspec.json.decode(letter.body, type=ControlLetter)
         except msgspec.DecodeError as error:
-            reason = printable(text_of(error))
+            body = ControlLetter(reason=printable(text_of(error)))
+        reason = body.reason
         if self.execution is None:
             with contextlib.suppress(DecodeError):  # damaged: the run ends all the same
                 self._read_history()
@@ -965,7 +977,7 @@ class LiveRun:
             self.steps.drop(cmd)
         self.steps.forget_unscheduled()
         self._retain = self._retain_of_code()
-        end = ev.RunCancelled(ts=now, reason=reason, terminated=True)
+        end = ev.RunCancelled(ts=now, reason=reason, terminated=True, by=body.by)
         if self.row.durable:
             self.change.append(end)
         self._end(end, now)

@@ -44,6 +44,7 @@ from holdfast.ports import (
     WorkerKind,
     WorkerRow,
 )
+from holdfast.telemetry.clock import LamportClock
 
 SECOND = 1_000_000
 LEASE = 10 * SECOND
@@ -706,11 +707,65 @@ class StoreContract:
         assert store.counts(RunQuery(workflow="bill"), 2)["PENDING"] == 2
         assert store.counts(RunQuery(statuses=[Status.SUCCESS]), 100) == {"SUCCESS": 1}
 
+    def test_lists_are_filtered_by_several_things_at_once(self, store: Store) -> None:
+        self.worker(store)
+        for number in range(6):
+            self.clock.move(SECOND)
+            odd = str(number % 2)
+            attributes = [("data.odd", odd, odd.encode())]
+            store.create(self.new(f"r{number}", workflow=("ship", "bill", "shop")[number % 3], attributes=attributes))
+        since = self.clock.now() - 3 * SECOND
+
+        def ids(**given: Any) -> list[str]:
+            return [row.id for row in store.runs(RunQuery(**given))]
+
+        assert ids(workflow="sh*") == ["r5", "r3", "r2", "r0"]
+        assert ids(workflow="sh*", limit=2) == ["r5", "r3"]
+        assert ids(workflow="sh*", limit=2, after=4) == ["r2", "r0"]
+        assert ids(workflow="sh*", statuses=[Status.PENDING, Status.SUCCESS], data={"odd": "1"}) == ["r5", "r3"]
+        assert ids(data={"odd": "0"}, prefix="r4") == ["r4"]
+        assert ids(since=since, data={"odd": "1"}) == ["r5", "r3"]
+        assert ids(since=since, until=since + 2 * SECOND) == ["r3", "r2"]
+        assert ids(until=since, workflow="s*", after=2) == ["r0"]
+        assert store.counts(RunQuery(workflow="sh*", since=since), 100)["PENDING"] == 3
+
+    def test_runs_are_found_by_time_although_a_clock_was_a_little_ahead(self, store: Store) -> None:
+        at = self.clock.now()
+        for i, created in enumerate((at + 30 * SECOND, at, at + 40 * SECOND, at + 10 * SECOND)):
+            store.create(self.new(f"r{i}", created_at=created))
+        found = store.runs(RunQuery(since=at + 20 * SECOND))
+        assert [row.id for row in found] == ["r2", "r0"]
+        assert [row.id for row in store.runs(RunQuery(until=at + 20 * SECOND))] == ["r3", "r1"]
+
+    def test_runs_are_counted_over_time(self, store: Store) -> None:
+        self.worker(store)
+        for i, seconds in enumerate((0, 1, 12, 25)):
+            store.create(self.new(f"r{i}", created_at=1_000 * SECOND + seconds * SECOND))
+        counted = store.counts_over_time(RunQuery(), 10 * SECOND, 100)
+        assert counted == [
+            (1_000 * SECOND, "PENDING", 2), (1_010 * SECOND, "PENDING", 1), (1_020 * SECOND, "PENDING", 1),
+        ]  # fmt: skip
+        assert store.counts_over_time(RunQuery(), 10 * SECOND, 1) == [(1_020 * SECOND, "PENDING", 1)]
+        assert store.counts_over_time(RunQuery(workflow="none"), 10 * SECOND, 1) == []
+
+    def test_histories_of_several_runs_are_read_at_once(self, store: Store) -> None:
+        for name in ("a", "b", "c"):
+            store.create(self.new(name, records=[record(1, "A"), record(2, "B")]))
+        a, c = self.row(store, "a").no, self.row(store, "c").no
+        assert store.histories([a, c, 999]) == {
+            a: [b'{"seq":1}', b'{"seq":2}'],
+            c: [b'{"seq":1}', b'{"seq":2}'],
+            999: [],
+        }
+        assert store.histories([a, c], ["B"]) == {a: [b'{"seq":2}'], c: [b'{"seq":2}']}
+        assert store.histories([]) == {}
+
     def test_a_history_can_be_read_in_part(self, store: Store) -> None:
         store.create(self.new(records=[record(1, "A"), record(2, "B"), record(3, "A")]))
         assert store.payloads("r", after=1) == [b'{"seq":2}', b'{"seq":3}']
         assert store.payloads("r", kinds=["A"]) == [b'{"seq":1}', b'{"seq":3}']
         assert store.payloads("r", after=1, kinds=["A"]) == [b'{"seq":3}']
+        assert store.payloads("r", after=1, until=2) == [b'{"seq":2}']
 
     def test_texts_and_payloads_come_back_as_they_were(self, store: Store) -> None:
         payload = bytes(range(256)) * 4_000
@@ -721,6 +776,55 @@ class StoreContract:
         (claimed,) = self.claim(store)
         self.change(store, claimed.row, columns={"reason": name, "owner": None, "status": Status.WAITING})
         assert self.row(store, name).reason == name
+
+    # -- logical clocks
+
+    def test_what_is_written_later_has_the_higher_clock(self, store: Store) -> None:
+        row = self.owned(store, records=[record(1), record(2)])
+        started = store.clocks("r")
+        child = self.new("child")
+        self.change(
+            store, row, records=[record(3), record(4)], children=[child],
+            messages=[Message(run_id="r", kind="hook"), Message(run_id="child", kind="hook")],
+        )  # fmt: skip
+        clocks = store.clocks("r")
+        assert list(clocks) == [1, 2, 3, 4]
+        assert started == {1: clocks[1], 2: clocks[2]}
+        assert 0 < clocks[1] < clocks[2] < clocks[3] < clocks[4] < store.clocks("child")[1]
+        assert store.clocks("r", after=3) == {4: clocks[4]}
+        (letter,) = store.letters("w1")
+        assert letter.clock > clocks[4]
+        store.post(Message(run_id="r", kind="hook"))
+        assert store.letters("w1")[1].clock > letter.clock
+        assert store.clocks("nobody") == {}
+
+    def test_between_two_commits_a_number_stays_free(self, store: Store) -> None:
+        """For what a reader derives from an event, a step's start for example: it comes after what led to it."""
+        row = self.owned(store)
+        self.change(store, row, records=[record(2)])
+        before = store.logical_clock.value
+        self.change(store, row, records=[record(3)])
+        assert store.clocks("r")[3] > before + 1
+
+    def test_a_heartbeat_tells_the_logical_clock(self, store: Store) -> None:
+        self.worker(store)
+        (before,) = store.workers()
+        assert before.clock > 0
+        store.logical_clock.forward(1_000)
+        store.beat("w1", LEASE)
+        (now,) = store.workers()
+        assert now.clock == store.logical_clock.value >= before.clock + 1_000
+
+    def test_a_write_that_failed_leaves_the_clock_higher_than_all_that_is_stored(self, store: Store) -> None:
+        """However far it was: that it may count so far was written down with what failed."""
+        row = self.owned(store)
+        store.logical_clock.forward(1_000_000)
+        assert raised(Fenced, store.commit, "nobody", [Change(no=row.no, records=[record(2)])], 0, NAMES)
+        self.change(store, row, records=[record(2)])
+        reached = store.clocks("r")[2]
+        store.logical_clock = LamportClock()  # as in another process
+        self.change(store, row, records=[record(3)])
+        assert store.clocks("r")[3] > reached
 
     # -- deleting
 
