@@ -89,7 +89,7 @@ class App(Registry):
 
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
     define more of the app. `version` names the build of its code, which is a digest of the code if nothing is said;
-    HOLDFAST_VERSION overrides it. `keep_logs` is the level from which on what steps log is kept with their runs; None
+    HOLDFAST_VERSION overrides it. What steps log at the level `keep_logs` or above is kept with their runs; None
     keeps nothing. `instruments` are told what happens in this process; `app.instruments.add` adds more. With a `broker`, or
     a `celery` app, steps execute in the pools of Celery workers; HOLDFAST_BROKER overrides it.
     """

@@ -128,7 +128,18 @@ class Registry(Owner, abc.ABC):
         tz: str | None = None,
     ) -> StepDecorator: ...
     def step(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a function a step: work that is retried, timed out and recorded."""
+        """Make a function a step: work that is retried, timed out and recorded. `@app.step`, or with options:
+
+        `name`: unique in the app; the function's if nothing is said.
+        `max_retries`: attempts after the first (3); None is without end. `retry_delay`: "30s" each time, "fixed", "linear",
+        "exponential" or a list of delays. `retry_jitter`: the share of a delay that may be taken off at random.
+        `retry_max_delay`: no delay is longer. `retry_within`: no attempt begins later after the first one.
+        `retry_for`, `no_retry_for`: which exceptions are worth another try.
+        `timeout`: for one attempt (60 s). `stall_timeout`: the longest time without a sign of life.
+        `pool`: "thread", or "process" for what needs a core or has to be killed. `max_losses`: how often its worker may die
+        under it. `at_most_once`: never begin it twice. `queue`, `force_local`: who executes it.
+        `schedule`, `tz`: when the clock starts it.
+        """
         if function is not None:
             return self.define_step(function, None, step_options(_with_task_options(function, options)))
         name, schedules = options.pop("name", None), _schedules(options)
@@ -153,6 +164,7 @@ class Registry(Owner, abc.ABC):
         name: str | None = None,
         max_retries: int | None = 0,
         retry_delay: RetryDelay = 0,
+        retry_within: Duration | None = None,
         retry_for: ErrorClasses | None = None,
         timeout: Duration | None = None,
         durable: bool = True,
@@ -167,7 +179,15 @@ class Registry(Owner, abc.ABC):
         tz: str | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a function a workflow: it coordinates steps, and is replayed."""
+        """Make a function a workflow: it coordinates steps, and is replayed. `@app.workflow`, or with options:
+
+        `name`: unique in the app; the function's if nothing is said.
+        `max_retries`: attempts of the whole after the first (0), which keep what had succeeded; None is without end.
+        `retry_delay`: before each, as of a step. `retry_within`: no attempt begins later after the first one.
+        `retry_for`: which exceptions are worth another try.
+        `timeout`: for the run, from its start. `durable`: False keeps no history.
+        `retain`: how long a run is kept after its end (30 days). `schedule`, `tz`: when the clock starts it.
+        """
         if function is not None:
             return self.define_workflow(function, None, workflow_options(options))
         name, schedules = options.pop("name", None), _schedules(options)

@@ -231,7 +231,7 @@ class Run(Generic[R]):
         self._client.pause(self._which, reason)
 
     def resume(self) -> None:
-        """Go on after `pause`, or after the reason for STUCK was mended."""
+        """Go on after `pause`, or after the cause of STUCK was removed."""
         self._client.resume(self._which)
 
     def retry(self) -> None:

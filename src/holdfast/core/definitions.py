@@ -124,6 +124,8 @@ def _step_fields(given: dict[str, object]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOptions:
+    """`retry_within` bounds the time from the start of the run to the start of its last attempt."""
+
     max_retries: int | None = 0
     backoff: Backoff = field(default_factory=lambda: Backoff("fixed", (0,)))
     retry_for: Errors | None = None
@@ -131,6 +133,7 @@ class WorkflowOptions:
     durable: bool = True
     retain: int | None = 30 * 86_400 * SECOND
     limits: tuple[Limit, ...] = ()
+    retry_within: int | None = None
 
     def retry_delay(self, error: BaseException, attempt: int, max_retries: int | None = None) -> int | None:
         allowed = self.max_retries if max_retries is None else max_retries

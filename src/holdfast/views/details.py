@@ -9,6 +9,7 @@ from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
 from holdfast.ports import FINAL, Query, RunQuery, RunRow
+from holdfast.views.reading import MOST_CHILDREN
 from holdfast.views.steps import StepView, steps_of
 from holdfast.views.summaries import (
     hook_summaries,
@@ -51,7 +52,7 @@ def read_details(
     logs = log_summaries(store.attributes(row.id, "logs"), reader)
     places = store.places(row.id) if row.limited and row.status not in FINAL else []
     reason = why(row, now, events, store.workers(), max_attempts, reader, steps, store.attempts(row.id), places)
-    children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
+    children = {child.id: child for child in reversed(store.runs(RunQuery(parent=row.id, limit=MOST_CHILDREN)))}
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
     input = beginnings[-1].input if beginnings else None
     return {
@@ -65,6 +66,8 @@ def read_details(
         "unclaimed": unclaimed_summaries(unclaimed(events), reader),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
-        "steps": [step_summary(view, reader, progress, logs) for view in steps[:most_steps]],
-        "children": children,
+        "steps": [
+            step_summary(view, reader, progress, logs, children.get(view.child_id)) for view in steps[:most_steps]
+        ],
+        "children": list(children)[:1000],
     }
