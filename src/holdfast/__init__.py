@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.api.calls import ChildRun, StepFuture
     from holdfast.api.canvas_reader import signature
-    from holdfast.api.context import WorkflowIdentity, this_step, wf
+    from holdfast.api.context import WorkflowIdentity, this_step, transaction, wf
     from holdfast.api.domain_events import emit, wait_for_event
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import Run, RunPage
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
+    from holdfast.api.remote import Remote
     from holdfast.api.requests import Ask, Request, RequestDefinition, define_request
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
     from holdfast.api.search import Prefix, Range
+    from holdfast.api.selection import Acted, Selection
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
-    from holdfast.codec import Codec
+    from holdfast.codec import Blobs, Codec, Directory
     from holdfast.compose.checkpointed import Checkpoint, Checkpointed
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
         StoreError,
         StoreFullError,
         StoreLostError,
+        StoreMovedError,
         StoreReadOnlyError,
         StoreSchemaError,
         StoreUnavailableError,
@@ -102,9 +105,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Acted",
     "App",
     "ArgumentError",
     "Ask",
+    "Blobs",
     "BlockingCallError",
     "Canvas",
     "Checkpoint",
@@ -118,6 +123,7 @@ __all__ = [
     "DeadlockError",
     "DecodeError",
     "DefinitionError",
+    "Directory",
     "DuplicateNameError",
     "EncodeError",
     "Every",
@@ -138,6 +144,7 @@ __all__ = [
     "PayloadTooLargeError",
     "Prefix",
     "Range",
+    "Remote",
     "Request",
     "RequestDefinition",
     "RequestError",
@@ -165,6 +172,7 @@ __all__ = [
     "ScheduleInfo",
     "ScheduleNotFoundError",
     "Schedules",
+    "Selection",
     "Sent",
     "Signature",
     "Status",
@@ -181,6 +189,7 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StoreLostError",
+    "StoreMovedError",
     "StoreReadOnlyError",
     "StoreSchemaError",
     "StoreUnavailableError",
@@ -210,6 +219,7 @@ __all__ = [
     "start_child_workflow",
     "step",
     "this_step",
+    "transaction",
     "use",
     "wait_for_event",
     "wf",
@@ -219,18 +229,20 @@ __all__ = [
 _HOMES = {
     "holdfast.api.calls": ["ChildRun", "StepFuture"],
     "holdfast.api.canvas_reader": ["signature"],
-    "holdfast.api.context": ["WorkflowIdentity", "this_step", "wf"],
+    "holdfast.api.context": ["WorkflowIdentity", "this_step", "transaction", "wf"],
     "holdfast.api.domain_events": ["emit", "wait_for_event"],
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": ["Run", "RunPage"],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
+    "holdfast.api.remote": ["Remote"],
     "holdfast.api.requests": ["Ask", "Request", "RequestDefinition", "define_request"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
     "holdfast.api.search": ["Prefix", "Range"],
+    "holdfast.api.selection": ["Acted", "Selection"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
-    "holdfast.codec": ["Codec"],
+    "holdfast.codec": ["Blobs", "Codec", "Directory"],
     "holdfast.core.context": ["StepAttempt"],
     "holdfast.core.limits": ["Limit"],
     "holdfast.core.resources": ["Resource", "use"],

@@ -6,11 +6,13 @@ Times are integer microseconds since the epoch, on the store's clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
+
+from holdfast.telemetry.clock import LamportClock
 
 
 class Status(StrEnum):
@@ -153,13 +155,18 @@ class Posted(msgspec.Struct, gc=False):
 
 
 class Letter(msgspec.Struct, gc=False):
-    """A message as its run's owner reads it."""
+    """A message as its run's owner reads it. `clock` is the logical clock of who sent it, at the time `ts`."""
 
     id: int
     run_no: int
     kind: str
     body: bytes
+    ts: int = 0
+    clock: int = 0
 
+
+Collision = Callable[["NewRun", RunRow], None]
+"""What is said of a new run whose id another one has: it raises if that must not be."""
 
 Farewell = Callable[[RunRow, list[Letter]], list[Message]]
 """Who is told what of a run that is deleted, with these messages unread."""
@@ -470,7 +477,8 @@ class WorkerKind(StrEnum):
 
 class WorkerRow(msgspec.Struct, kw_only=True):
     """A worker: what its code knows by `names`, the schedules that its code declares, and the `queues` whose attempts it
-    executes, of these `steps`. `damage` says what of it could not be read."""
+    executes, of these `steps`. `clock` is its logical clock at its last heartbeat. `damage` says what of it could not be
+    read."""
 
     id: str
     app: str
@@ -485,7 +493,53 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     address: str = ""
     started_at: int = 0
     lease_until: int = 0
+    clock: int = 0
     damage: str = ""
+
+
+class Backlog(msgspec.Struct, kw_only=True, gc=False):
+    """What waits, counted up to a bound: runs outside of memory, runs that are due and nobody has claimed, since when
+    the first of them is, and messages in inboxes."""
+
+    parked: int = 0
+    due: int = 0
+    due_since: int | None = None
+    inbox: int = 0
+
+
+class RunNote(msgspec.Struct, array_like=True, gc=False):
+    """Something about a run that its history doesn't say: it was claimed, or let go."""
+
+    no: int
+    kind: str
+    ts: int
+    clock: int
+    attempt: int
+    reason: str = ""
+
+
+class Notes(msgspec.Struct, gc=False):
+    """What one worker tells those who watch, at one time: events that it has committed, from number to number by run,
+    and what no history says."""
+
+    worker: str
+    recorded: dict[int, tuple[int, int]] = {}
+    runs: list[RunNote] = []
+    events: list[dict[str, Any]] = []
+
+    def size(self) -> int:
+        return len(self.recorded) + len(self.runs) + len(self.events)
+
+
+class RecordedEvent(msgspec.Struct, gc=False):
+    """An event as it is stored, for those who watch."""
+
+    no: int
+    seq: int
+    worker: str
+    ts: int
+    clock: int
+    payload: bytes
 
 
 class DataSpan(msgspec.Struct, kw_only=True, frozen=True):
@@ -540,20 +594,24 @@ class ScheduleRow(msgspec.Struct, kw_only=True):
 
 
 class ScheduleChange(msgspec.Struct, kw_only=True):
-    """What to make of a schedule that was read as `row.revision` (0: there was none), and the runs it starts."""
+    """What to make of a schedule that was read as `row.revision` (0: there was none), the runs it starts, and what others
+    are told."""
 
     row: ScheduleRow
     runs: list[NewRun] = []
+    messages: list[Message] = []
     delete: bool = False
 
 
 class Query(Protocol):
     """What people and monitors read of a store. Nothing here writes, and lists never read payloads. `url` is for people:
-    no password is in it. `clock` is the store's time, to wait by."""
+    no password is in it. `clock` is the store's time, to wait by. `logical_clock` is that of this process: it goes past
+    those of all messages, histories and heartbeats that are read for a worker."""
 
     app: str
     url: str
     clock: Clock
+    logical_clock: LamportClock
 
     def now(self) -> int:
         """The store's time. All workers on one store agree on it."""
@@ -571,6 +629,26 @@ class Query(Protocol):
     def apps(self) -> list[str]:
         """The apps that have runs, workers or schedules here, by name; for whoever looks at a store without an app's code."""
 
+    def backlog(self, most: int) -> Backlog:
+        """What waits, each counted up to `most`."""
+
+    # -- telemetry
+
+    def is_watched(self) -> bool:
+        """Whether anybody wants to be told what the workers of this app do."""
+
+    def newest_notes(self) -> int:
+        """The number of the last notes that were published."""
+
+    def notes(self, after: int, limit: int) -> list[tuple[int, Notes]]:
+        """What was published after that number, with its numbers; those of other apps, and what can't be read, are empty."""
+
+    def rows(self, numbers: Sequence[int]) -> list[RunRow]:
+        """Runs of the app by their numbers."""
+
+    def recorded(self, ranges: Mapping[int, tuple[int, int]]) -> list[RecordedEvent]:
+        """The events of runs, from number to number."""
+
     # -- runs
 
     def get(self, run_id: str) -> RunRow | None: ...
@@ -579,10 +657,21 @@ class Query(Protocol):
 
     def counts(self, query: RunQuery, most: int) -> dict[str, int]:
         """How many runs there are of each status, whatever page a query asks for. Nobody counts all of very many: a query
-        for statuses alone counts up to `most` of each, any other its newest `most` runs."""
+        for statuses alone counts up to `most` of each, any other its newest `most` runs. Several statuses, and the workflows
+        that the beginning of a name stands for, share that number evenly."""
 
-    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
-        """A run's history after event number `after`, all of it or only the kinds given."""
+    def counts_over_time(self, query: RunQuery, width: int, most: int) -> list[tuple[int, str, int]]:
+        """Of the newest `most` runs that a query finds, how many of each status were created in each stretch of `width`
+        microseconds: (its beginning, status, how many), in the order of time."""
+
+    def histories(self, numbers: Sequence[int], kinds: Sequence[str] = ()) -> dict[int, list[bytes]]:
+        """The histories of several runs, by their `no`, all of each or only the kinds given."""
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
+        """A run's history after event number `after`, up to and with number `until`, all of it or only the kinds given."""
+
+    def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
+        """The logical clocks of a run's events after number `after`, by number; 0 where an older version wrote them."""
 
     def data(self, run_id: str) -> dict[str, bytes]:
         """What the run has published of its data."""
@@ -637,6 +726,10 @@ class Store(Query, Protocol):
     (after a commit: once `settle` has returned). After a StoreBusyError it certainly didn't, and can be tried again.
     A value that the database can't hold is an EncodeError, and nothing has happened; a time beyond the last one it
     can hold is that last one.
+
+    Events, messages and heartbeats are written with numbers of the logical clock: higher than those of all that this
+    process has written or read before, and, after a restart, than those of all that is in the store. Within one
+    transaction events come before messages, and the number before its first event is given to nobody.
     """
 
     def check(self) -> None:
@@ -647,6 +740,15 @@ class Store(Query, Protocol):
     def strain(self) -> str:
         """What weighs on the store without keeping it from working, and what to do about it; empty if nothing does. What
         can be done here is done."""
+
+    def join(self, connection: object) -> tuple[Store, Notifier]:
+        """This store inside the transaction that somebody else's connection to the same database has open, and a notifier
+        whose hints leave with it: what `create`, `post` and `emit` do there happens when that transaction is committed,
+        or not at all. An ArgumentError if it can't be joined."""
+
+    def transaction(self, run_no: int | None, key: str) -> StepTransaction:
+        """A transaction for a step of that run; `key` is the same for all attempts of the step and for no other step. Of a
+        step that is called outside of a run, `run_no` is None, and nothing is recorded."""
 
     # -- workers
 
@@ -679,11 +781,27 @@ class Store(Query, Protocol):
     def addresses(self, everyone: bool = False) -> list[str]:
         """Where the engines of live workers can be rung: those of the app, or of all apps."""
 
+    # -- telemetry
+
+    def watch(self, watcher: str, until: int) -> None:
+        """Say that somebody wants to be told what the workers of this app do, until then; or no more, if that is now."""
+
+    def publish(self, notes: Notes) -> None:
+        """Tell those who watch. It is kept for a moment, and may be lost."""
+
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
         """Create a run. If its id is taken nothing happens and the run that has it is returned, unless it has
         ended and `replace` says to delete it first."""
+
+    def create_all(self, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        """Create runs, all or none; for each None, or the run that has its id already and stays as it is. Of those
+        `collision` is told first: if it raises nothing is created. It must do nothing else."""
+
+    def put_off(self, no: int, run: NewRun) -> bool:
+        """Give a run that nobody has taken up the input and the time of `run`; False, with nothing done, if somebody has,
+        or if it is held or gone."""
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs. The signals of a
@@ -707,6 +825,9 @@ class Store(Query, Protocol):
         """Put a message into a run's inbox. Nothing is put into the inbox of a run that has ended, unless the message is
         `late`, nor a copy of one with the same `dedupe`."""
 
+    def post_all(self, messages: Sequence[Message]) -> list[Posted]:
+        """`post` for each of them, all or none."""
+
     def streamed(self, run_id: str) -> dict[str, int]:
         """The last attempt of which something was streamed, by command."""
 
@@ -715,9 +836,15 @@ class Store(Query, Protocol):
         None if there is no such run (of the number `no`, if that is given); a run with any other status is not deleted.
         `farewell` says what is posted to others in the same transaction, and must do nothing else."""
 
+    def delete_all(self, runs: Sequence[tuple[str, int]], farewell: Farewell | None = None) -> int:
+        """`delete` for each id and number, in one transaction; how many are gone by it."""
+
     def collect(self, limit: int) -> Collected:
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
         run with a control message in its inbox stays until somebody has dealt with it."""
+
+    def named_blobs(self, keys: Sequence[str]) -> set[str]:
+        """Those of these blobs (and perhaps others) that anything in the store names, of whichever app."""
 
     def reset_times(self, ahead: int) -> int:
         """The clock was set back. Runs that wait for a time, and whose last event is further in the future than `ahead`,
@@ -791,9 +918,9 @@ class Store(Query, Protocol):
         """When the next schedule of these workflows has something to do; 0 if one has now, from its queue."""
 
     def save_schedules(self, changes: Sequence[ScheduleChange]) -> list[str]:
-        """Write schedules and create their runs. A schedule that somebody else has changed since it was read stays
-        as it is, and none of its runs is created; a run whose id is taken is left alone. The names of those that were
-        written."""
+        """Write schedules, create their runs and post their messages. A schedule that somebody else has changed since it
+        was read stays as it is, none of its runs is created and no message posted; a run whose id is taken is left alone.
+        The names of those that were written."""
 
     # -- domain events
 
@@ -817,7 +944,7 @@ class Store(Query, Protocol):
 
 class Topic(StrEnum):
     """What a hint is about, so that a worker asks only for that: runs to be claimed, messages to runs, domain events,
-    schedules, attempts to be claimed, attempts that are not wanted any more."""
+    schedules, attempts to be claimed, attempts that are not wanted any more, those who watch."""
 
     EVERYTHING = "*"
     RUNS = "runs"
@@ -826,6 +953,7 @@ class Topic(StrEnum):
     SCHEDULES = "schedules"
     ATTEMPTS = "attempts"
     DROPPED = "dropped"
+    WATCHERS = "watchers"
 
 
 class Notifier(Protocol):
@@ -854,7 +982,8 @@ class Watch(Protocol):
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
-    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that."""
+    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that. `trace` is
+    the `traceparent` that its run goes on from; `sent_at` is set if somebody wants to know how long it waits."""
 
     token: int
     run_no: int
@@ -878,6 +1007,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     streams_as: int = 0
     company: int = 0
     at_most_once: bool = False
+    trace: str = ""
+    sent_at: int = 0
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -898,6 +1029,30 @@ class Outcome(msgspec.Struct, kw_only=True):
     emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None
     logs: bytes | None = None
+
+
+class StepTransaction(Protocol):
+    """What a step writes itself, committed together with its outcome. Of all attempts of one step, wherever and whenever
+    they execute, one commits."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection to the store's database, inside the transaction, which begins when this is first asked
+        for. Whoever gets it must not end the transaction."""
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    def recorded(self) -> bytes | None:
+        """The outcome that an attempt of this step has committed, if one has."""
+
+    def commit(self, body: bytes) -> bytes | None:
+        """Commit what was written, with `body` as the outcome. What is given is what counts: `body`, or what another
+        attempt has recorded, and then nothing of this one is kept; None if the run is gone, and nothing is kept either. A
+        StoreError means that nothing happened: a commit in doubt is waited for."""
+
+    def rollback(self) -> None:
+        """Keep nothing. It never fails."""
 
 
 class Executor(Protocol):

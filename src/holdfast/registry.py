@@ -55,6 +55,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import LimitRow, ScheduleRow
 from holdfast.printing import show
+from holdfast.telemetry.instruments import Instruments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +77,7 @@ class Registry(Owner, abc.ABC):
         self.codec = codec
         self.include = include
         self.arounds: list[Around] = []
+        self.instruments = Instruments()
         self.replaced: Mapping[Resource[Any], Any] = {}
         self.hook_models = Models("hook", HOOKS)
         self.request_models = Models("request", REQUESTS)
@@ -114,6 +116,7 @@ class Registry(Owner, abc.ABC):
         pool: Pool = "thread",
         max_losses: int = 3,
         at_most_once: bool = False,
+        transaction: bool = False,
         queue: str = "",
         concurrency: int | None = None,
         rate_limit: str | None = None,
@@ -129,6 +132,9 @@ class Registry(Owner, abc.ABC):
             return self.define_step(function, None, step_options(options))
         name, schedules = options.pop("name", None), _schedules(options)
         return StepDecorator(self, _checked_name("step", name), step_options(options), schedules)
+
+    task = step
+    """Celery's word for `step`."""
 
     @overload
     def workflow(self, function: CallableClass[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
@@ -168,6 +174,10 @@ class Registry(Owner, abc.ABC):
 
     def define_step(self, function: Any, name: str | None, options: StepOptions, place: str = "") -> Any:
         call, is_async = _callable(function, "step")
+        if options.transaction and is_async:
+            raise DefinitionError(
+                "transaction=True is for steps made from `def`, as their connection is one that blocks; leave out `async`"
+            )
         chosen = _name_of(function) if name is None else name
         resources = resources_of(call, f"step {chosen!r}", is_async)
         hints = self.codec.hints_for(call, resources)
@@ -309,6 +319,10 @@ class Registry(Owner, abc.ABC):
             )
         return found
 
+    def knows(self, name: str) -> bool:
+        self.load()
+        return name in self._workflows or name in self._steps
+
     def startable_names(self) -> list[str]:
         """What can be started by name."""
         self.load()
@@ -323,6 +337,10 @@ class Registry(Owner, abc.ABC):
     def known_names(self) -> list[str]:
         """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""
         return [*self.startable_names(), *_built_ins()]
+
+    def step_names(self) -> list[str]:
+        """What a worker of this app can execute for others."""
+        return sorted(self._steps)
 
     def load(self) -> None:
         """Import the modules named in `include`."""

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast.app import SystemClock
+from holdfast.ports import Change, NewAttempt, NewRun, Record, WorkerRow
+from holdfast.stores.sqlite import SqliteStore
 from holdfast.telemetry import (
     ClaimReport,
     CommitReport,
@@ -22,6 +25,7 @@ from holdfast.telemetry import (
 )
 from holdfast.telemetry.instruments import HOOKS
 from holdfast.telemetry.metrics import MAX_SERIES, SECONDS, Metrics
+from holdfast.views.gauges import add_store_gauges, metrics_of, store_gauges
 
 
 def values(metrics: Metrics) -> dict[str, float]:
@@ -101,9 +105,7 @@ def test_what_workers_have_under_way_is_shown_until_they_stop() -> None:
     metrics.worker_started(WorkerReport(id="w1"))
     metrics.worker_beat(WorkerReport(id="w1", live=3, parked=4, steps=5, inbox=6))
     found = values(metrics)
-    assert [found[f"holdfast_{name}{{worker=w1}}"] for name in ("runs_live", "runs_parked", "steps_running", "inbox_depth")] == [
-        3, 4, 5, 6,
-    ]  # fmt: skip
+    assert [found[f"holdfast_{name}{{worker=w1}}"] for name in ("runs_live", "steps_running")] == [3, 5]
     metrics.worker_stopped(WorkerReport(id="w1"))
     assert values(metrics) == {}
 
@@ -158,7 +160,16 @@ def test_threads_count_together() -> None:
 def test_metrics_hear_of_all_that_they_measure() -> None:
     instruments = Instruments(Metrics())
     deaf = {hook for hook in HOOKS if getattr(instruments, hook) is None}
-    assert deaf == {"run_parked", "run_resumed", "step_received", "step_progressed"}
+    assert deaf == {
+        "run_submitted", "run_parked", "run_resumed", "step_received", "step_entered", "step_progressed", "message_sent"
+    }  # fmt: skip
+
+
+def test_metrics_that_listen_already_are_not_doubled() -> None:
+    mine = Metrics()
+    instruments = Instruments(mine)
+    assert metrics_of(instruments) is mine
+    assert metrics_of(fresh := Instruments()) in fresh
 
 
 # -- the dashboard
@@ -181,7 +192,33 @@ def exercised() -> Metrics:
     metrics.claimed(ClaimReport(count=1))
     metrics.message_received(MessageReport(run_id="r", kind="hook", waited=1.0))
     metrics.worker_started(WorkerReport(id="w"))
+    add_store_gauges(metrics, busy_store())
     return metrics
+
+
+def busy_store() -> SqliteStore:
+    """A store with an attempt in a queue, which its engine has just asked for."""
+    store = SqliteStore("orders", ":memory:", SystemClock())
+    now = store.now()
+    store.register(WorkerRow(id="w", app="orders", host="h", pid=1, build="1", names=["ship"]), 10_000_000)
+    record = Record(1, "RunStarted", "", "", 0, 1, "", now, b"{}")
+    store.create(NewRun(id="r", workflow="ship", records=[record], wake_at=now, created_at=now, fingerprint=b"f"))
+    (claimed,) = store.commit("w", [], 1, ["ship"]).claimed
+    asked = NewAttempt(token="t", cmd="1s0", step="paint", number=1, queue="gpu", due=now, body=b"{}")
+    store.commit("w", [Change(no=claimed.row.no, attempts=[asked])], 0, ["ship"])
+    return store
+
+
+def test_what_a_store_holds_is_told() -> None:
+    gauges = store_gauges(busy_store())
+    found = {
+        f"{s.name} {' '.join(s.labels.values())}".strip(): s.value
+        for family in text_string_to_metric_families(gauges.render())
+        for s in family.samples
+    }
+    assert (found["holdfast_queue_waiting gpu"], found["holdfast_queue_claimed gpu"]) == (1, 0)
+    assert found["holdfast_queue_wait_seconds gpu"] >= 0
+    assert (found["holdfast_runs RUNNING"], found["holdfast_workers"], found["holdfast_runs_due"]) == (1, 1, 0)
 
 
 def test_the_dashboard_shows_every_metric_and_none_that_does_not_exist() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import logging
 import os
@@ -10,17 +11,20 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast.api.client import Client
 from holdfast.api.functions import Step, Workflow
+from holdfast.api.handles import Run
 from holdfast.app import App, SystemClock
 from holdfast.cli.failures import Failure, Misuse, NotFound, Unreachable, command, usage
 from holdfast.cli.output import note
 from holdfast.default_app import default_app
 from holdfast.errors import RunNotFoundError
-from holdfast.ports import RunQuery, RunRow, Store, WorkerRow
+from holdfast.ports import RunQuery, RunRow, Store, WorkerKind, WorkerRow
 from holdfast.wiring import open_store
 
 CANDIDATES = 10
@@ -36,6 +40,10 @@ class Target:
     @property
     def store(self) -> Store:
         return self.app.store
+
+    def run(self, run_id: str) -> Run[Any]:
+        """To act on, as the user of this terminal."""
+        return Client(self.app, self.app.store, self.app.notifier, by=_user()).get(run_id)
 
     def find(self, prefix: str) -> RunRow:
         """The run of that id, or the only one whose id begins so."""
@@ -57,8 +65,12 @@ class Target:
         now = self.store.now()
         return [worker for worker in self.store.workers() if worker.lease_until >= now]
 
+    def live_engines(self) -> list[WorkerRow]:
+        """Those without which no run goes on."""
+        return [worker for worker in self.live_workers() if worker.kind == WorkerKind.ENGINE]
+
     def note_if_nobody_works(self, consequence: str) -> None:
-        if not self.live_workers():
+        if not self.live_engines():
             note(
                 f"no worker of app {self.app.name!r} is alive on {self.store.url}; {consequence}: {self.start_a_worker()}"
             )
@@ -69,12 +81,19 @@ class Target:
         return command("worker").replace("holdfast", "holdfast -A MODULE", 1)
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a process of a user without a name
+        return f"user {os.getuid()}"
+
+
 def open_target(context: click.Context, *, needs_code: str = "", may_create: bool = False) -> Target:
     """The target that the options say. `needs_code` says what the app's code is needed for."""
     logging.getLogger("holdfast").addHandler(logging.NullHandler())  # a command says itself what there is to say
     target = _choose(context.find_root(), needs_code)
     if not may_create:
-        _must_exist(target.app.store_url, target)
+        must_exist(target.app.store_url, target)
     return target
 
 
@@ -98,7 +117,7 @@ def _choose(root: click.Context, needs_code: str = "") -> Target:
 
 
 def _only_app(url: str) -> str:
-    _must_exist(url, None)
+    must_exist(url)
     store, notifier = open_store("", url, SystemClock())
     try:
         names = store.apps()
@@ -112,7 +131,7 @@ def _only_app(url: str) -> str:
     usage(f"{url} holds the apps {', '.join(names)}; choose one: holdfast --store {url} --app-name {names[0]} ...")
 
 
-def _must_exist(url: str, target: Target | None) -> None:
+def must_exist(url: str, target: Target | None = None) -> None:
     """Looking must not leave an empty store behind in a folder where there is none."""
     if "://" in url and not url.startswith("sqlite:///"):
         return

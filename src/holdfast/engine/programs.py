@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec import Raw
 
-from holdfast.core.definitions import WorkflowDefinition, WorkflowOptions
+from holdfast.core.definitions import StepDefinition, WorkflowDefinition, WorkflowOptions
 from holdfast.core.loop import running
 from holdfast.core.registry import Definitions
 from holdfast.engine.records import RunOptions
-from holdfast.errors import ArgumentError, UnknownNameError
+from holdfast.errors import ArgumentError, DecodeError, UnknownNameError
 
 SINGLE_STEP = WorkflowOptions()
 
@@ -31,7 +31,7 @@ class WorkflowProgram:
         definition = self._definition
         if definition.raw:
             return await definition.function(input)
-        args, kwargs = self._app.codec.decode_call(input, definition.hints)
+        args, kwargs = _arguments(self._app, "workflow", definition, input)
         if definition.is_async:
             return await definition.function(*args, **kwargs)
         return definition.function(*args, **kwargs)
@@ -72,6 +72,7 @@ class StepProgram:
     async def _call(self, input: Raw) -> Any:
         loop = running()
         assert loop is not None
+        _arguments(self._app, "step", self._app.find_step(self.name), input)
         return await loop.execution.ask_step(self.name, input, options=self._overrides)
 
     def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -82,6 +83,20 @@ class StepProgram:
 
     def retry_delay(self, error: BaseException, attempt: int) -> int | None:
         return None
+
+
+def _arguments(
+    app: Definitions, what: str, definition: StepDefinition | WorkflowDefinition, input: Raw
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a run. Whoever started it may not have had the code, or another one."""
+    try:
+        args, kwargs = app.codec.decode_call(input, definition.hints)
+        definition.signature.bind(*args, **kwargs)
+    except (DecodeError, TypeError) as error:
+        why = str(error).removeprefix("arguments: ")
+        form = f"{definition.name}{definition.signature}".replace("'", "")  # of annotations that are texts
+        raise ArgumentError(f"the arguments of {what} {definition.name!r} don't fit {form}: {why}") from None
+    return args, kwargs
 
 
 def program_for(app: Definitions, name: str, options: RunOptions) -> WorkflowProgram | StepProgram:

@@ -45,7 +45,9 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     queue: str = ""
     schedule: str = ""
     event: str = ""  # the domain event that started it
+    trace: str = ""  # the traceparent of who started it
     quiet: bool = False  # what becomes of it is no news
+    expires: int | None = None  # it is not begun after this time
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -60,6 +62,7 @@ class HookLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     payload: Raw = ev.NULL
     token: str = ""
     event: str = ""
+    by: str = ""
 
 
 class AskLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -140,6 +143,7 @@ class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
 
     reason: str = ""
+    by: str = ""
     parent_id: str = ""
     parent_cmd: str = ""
 
@@ -167,11 +171,12 @@ def control(
     kind: str,
     reason: str = "",
     *,
+    by: str = "",
     late: bool = False,
     run_no: int | None = None,
     child_of: str | None = None,
 ) -> Message:
-    body = msgspec.json.encode(ControlLetter(reason=reason))
+    body = msgspec.json.encode(ControlLetter(reason=reason, by=by))
     return Message(
         run_id=run_id, kind=kind, body=body, control=True, late=late, run_no=run_no, child_of=child_of
     )  # fmt: skip

@@ -58,6 +58,7 @@ from holdfast.engine.records import (
     status_of,
     to_record,
 )
+from holdfast.engine.reporting import Reporter
 from holdfast.engine.steps import StepBook
 from holdfast.engine.termination import children_left, hooks_left
 from holdfast.errors import (
@@ -108,6 +109,7 @@ class Home(msgspec.Struct, frozen=True, gc=False):
     guard: Guard
     me: Identity
     clock: Clock
+    reporter: Reporter
 
 
 class Probe(Enum):
@@ -317,6 +319,9 @@ class LiveRun:
             return False
         if not self.row.durable:  # it begins anew, and asks for its steps again
             self.steps.drop_elsewhere()
+        if self._has_expired(now):
+            self._end_unbegun(now, "it expired before a worker began it")
+            return False
         if isinstance(last, ev.AttemptFailed):
             self._begin_attempt(now)
         elif self._waited_for_a_worker(now, last):
@@ -407,6 +412,18 @@ class LiveRun:
     def _has_begun(self) -> bool:
         return any(not isinstance(e, BEFORE_THE_CODE) for e in self._history)
 
+    def _has_expired(self, now: int) -> bool:
+        """Whether it is too late to begin. One that another worker has had may have begun."""
+        expires = self.options.expires
+        return expires is not None and now >= expires and self._is_new and not self._has_begun()
+
+    def _end_unbegun(self, now: int, reason: str) -> None:
+        self._retain = self._retain_of_code()
+        end = ev.RunCancelled(ts=now, reason=reason)
+        if self.row.durable:
+            self.change.append(end)
+        self._end(end, now)
+
     def _waited_for_a_worker(self, now: int, last: ev.Event) -> bool:
         """Whether nobody has executed its code before, and it was to begin some time ago."""
         return self._is_new and self.row.durable and not self._has_begun() and now - last.ts > A_MOMENT
@@ -457,10 +474,10 @@ class LiveRun:
             if body is None:
                 continue
             if letter.kind == "cancel":
-                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 return
             if letter.kind == "pause":
-                self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                 self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None, **untouched})
                 self.steps.slots.give_others_back(())
                 return
@@ -470,10 +487,10 @@ class LiveRun:
             untouched["reason"] = self.steps.slots.waiting().get("", "")
         self._leave({"status": status, "wake_at": begins_at, **untouched})
 
-    def _begin_attempt(self, now: int) -> None:
+    def _begin_attempt(self, now: int, by: str = "") -> None:
         """Begin again, with everything earlier attempts have achieved at hand."""
         self.row.attempt += 1
-        self._append_outside(ev.AttemptStarted(ts=now, attempt=self.row.attempt))
+        self._append_outside(ev.AttemptStarted(ts=now, attempt=self.row.attempt, by=by))
         self.change.columns["attempt"] = self.row.attempt
 
     def _begin_anew_after_loss(self, now: int) -> bool:
@@ -528,15 +545,15 @@ class LiveRun:
                 if Status(self.row.status).is_final:
                     self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "retry" and self.row.status in (Status.FAILURE, Status.CANCELLED):
-                self._reopen(now)
+                self._reopen(now, body.by)
                 opened = True
             elif letter.kind == "retry" and Status(self.row.status).is_final:  # it has succeeded meanwhile
                 self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "cancel" and self.row.stuck == "lost":  # not even its clean-up may run
-                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 break
             elif self.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
-                self._append_outside(ev.RunResumed(ts=now))
+                self._append_outside(ev.RunResumed(ts=now, by=body.by))
                 self._unhold()
                 opened = True
                 if letter.kind == "cancel":
@@ -561,9 +578,9 @@ class LiveRun:
         self.shown = Status.RUNNING
         self.change.columns |= {"status": Status.RUNNING, "held": 0, "reason": "", "stuck": ""}
 
-    def _reopen(self, now: int) -> None:
+    def _reopen(self, now: int, by: str) -> None:
         """A new attempt of a run that had failed or was cancelled."""
-        self._begin_attempt(now)
+        self._begin_attempt(now, by)
         self._unhold()
         self.change.columns |= {"finished_at": None, "expires_at": None, "end_seq": 0}
 
@@ -718,6 +735,8 @@ class LiveRun:
         events, commands = self.execution.take()
         if self.row.durable:
             self.change.records += [to_record(event) for event in events]
+        elif self.home.reporter.is_on:
+            self.home.reporter.unrecorded(self.row, self.options, events)
         for event in events:
             if isinstance(event, ev.StepCompleted):
                 for key, value in event.data.items():
@@ -788,6 +807,7 @@ class LiveRun:
             timeout=command.options.get("timeout"),  # type: ignore[arg-type]
             max_retries=command.options.get("max_retries"),  # type: ignore[arg-type]
             notify=command.waited,
+            trace=self.options.trace,
             quiet=self.options.quiet,
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
@@ -836,7 +856,13 @@ class LiveRun:
             if not (body.token and self.execution.was_answered(body.token)):
                 self._deliver(
                     ev.HookReceived(
-                        ts=now, name=body.name, key=body.key, payload=body.payload, token=body.token, event=body.event
+                        ts=now,
+                        name=body.name,
+                        key=body.key,
+                        payload=body.payload,
+                        token=body.token,
+                        event=body.event,
+                        by=body.by,
                     ),
                     now,
                 )
@@ -865,9 +891,9 @@ class LiveRun:
         elif letter.kind == "cancel":
             self._cancel = letter
             if self.execution.cancelling is None:
-                self._deliver(ev.CancelRequested(ts=now, reason=body.reason), now)
+                self._deliver(ev.CancelRequested(ts=now, reason=body.reason, by=body.by), now)
         elif letter.kind == "pause":
-            self._hold(now, ev.RunPaused(ts=now, reason=body.reason), Status.PAUSED, body.reason, "")
+            self._hold(now, ev.RunPaused(ts=now, reason=body.reason, by=body.by), Status.PAUSED, body.reason, "")
         elif letter.kind in ("retry", "watch"):
             self._notify_later(body)
 
@@ -951,9 +977,9 @@ class LiveRun:
                 if body is None:
                     return False
                 if letter.kind == "cancel":
-                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 else:
-                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                     self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None})
                 return True
         return False
@@ -980,9 +1006,10 @@ class LiveRun:
         self.deliveries.remove(letter)
         self.change.consumed.append(letter.id)
         try:
-            reason = msgspec.json.decode(letter.body, type=ControlLetter).reason
+            body = msgspec.json.decode(letter.body, type=ControlLetter)
         except msgspec.DecodeError as error:
-            reason = printable(text_of(error))
+            body = ControlLetter(reason=printable(text_of(error)))
+        reason = body.reason
         if self.execution is None:
             with contextlib.suppress(DecodeError):  # damaged: the run ends all the same
                 self._read_history()
@@ -999,7 +1026,7 @@ class LiveRun:
             self.steps.drop(cmd)
         self.steps.forget_unscheduled()
         self._retain = self._retain_of_code()
-        end = ev.RunCancelled(ts=now, reason=reason, terminated=True)
+        end = ev.RunCancelled(ts=now, reason=reason, terminated=True, by=body.by)
         if self.row.durable:
             self.change.append(end)
         self._end(end, now)

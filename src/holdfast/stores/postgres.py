@@ -1,7 +1,7 @@
 """The PostgreSQL store: any number of workers on any number of machines.
 
-Only what is peculiar to PostgreSQL is here: connections, transactions, locks, errors, time. What it says in SQL is in
-`postgres_sql.py`, push is in `postgres_notifier.py`.
+Only what is peculiar to PostgreSQL is here: transactions, locks, errors, time. What it says in SQL is in
+`postgres_sql.py`, connections are in `postgres_connections.py`, push is in `postgres_notifier.py`.
 """
 
 from __future__ import annotations
@@ -9,29 +9,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import random
-import re
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from holdfast import failpoints
-from holdfast.errors import (
-    EncodeError,
-    Fenced,
-    StoreBusyError,
-    StoreError,
-    StoreFullError,
-    StoreReadOnlyError,
-    StoreUnavailableError,
-)
+from holdfast.codec.blobs import keys_in
+from holdfast.errors import EncodeError, Fenced, StoreError, StoreUnavailableError
 from holdfast.ports import (
     Change,
     Claimed,
@@ -45,7 +33,10 @@ from holdfast.ports import (
     Subscription,
     WorkerRow,
 )
-from holdfast.stores.arrays import Texts, adapt
+from holdfast.stores.arrays import Texts
+from holdfast.stores.postgres_connections import Connections, Db
+from holdfast.stores.postgres_errors import Conflict, in_our_words
+from holdfast.stores.postgres_guests import Guests
 from holdfast.stores.postgres_life import LifeLock, ServerClock
 from holdfast.stores.postgres_sql import (
     POSTGRES,
@@ -56,55 +47,38 @@ from holdfast.stores.postgres_sql import (
     goes_alone,
     messages_of,
 )
-from holdfast.stores.shared import SqlStore, is_about_limits
+from holdfast.stores.shared import CLOCK_RESERVE, SqlStore, is_about_limits
 
-POOL = 10
-PATIENCE = 10.0
-"""Seconds for a connection, for a lock."""
 PAUSES = (0.005, 0.02, 0.05, 0.1, 0.2)
-_of_the_parent: list[Any] = []
 
 
-class _Conflict(StoreBusyError):
-    """Refused because of another transaction. It did not happen, and can be tried again as it is."""
-
-
-class PostgresStore(SqlStore):
+class PostgresStore(Guests, SqlStore):
     """`postgresql://user:password@host/database?schema=holdfast&pool=10`; what else stands there is for the driver.
 
     `server_time=False` takes the time from `clock` alone, `judge_after` is for how many seconds the server has to be up
     before a free lock means a dead worker: tests say both."""
 
     dialect = POSTGRES
+    conflict = Conflict
 
     def __init__(
-        self, app: str, url: str, clock: Clock, *, server_time: bool = True, judge_after: float | None = None
+        self,
+        app: str,
+        url: str,
+        clock: Clock,
+        *,
+        server_time: bool = True,
+        judge_after: float | None = None,
+        as_it_is: bool = False,
     ) -> None:
-        parts = urlsplit(url)
-        given = [option.partition("=") for option in parts.query.split("&") if option]
-        ours = {name: value for name, _, value in given if name in ("schema", "pool")}
-        self.schema, size = ours.get("schema", "holdfast"), ours.get("pool", str(POOL))
-        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", self.schema):
-            raise StoreUnavailableError(
-                f"?schema={self.schema}: a schema's name is made of a-z, 0-9 and _, up to 63 of them"
-            )
-        if not size.isdigit() or int(size) < 2:
-            raise StoreUnavailableError(f"?pool={size}: give the number of connections a process may open, 2 or more")
-        rest = "&".join("".join(option) for option in given if option[0] not in ours)  # as it is: it is the driver's
-        self._conninfo = urlunsplit(parts._replace(query=rest))
-        self._options = self._connection_options()
-        self._size = int(size)
-        self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
-        self._pool_lock = threading.Lock()
-        self._pid = os.getpid()
-        self._is_closed = False
+        self._connections = Connections(url)
+        self.schema = self._connections.schema
         self._judge_after = judge_after
         self._lease = 0.0
-        shown = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}?schema={self.schema}"
         self._server_clock = ServerClock(clock) if server_time else None
         try:
             self.connect().close()  # a wrong address is told at once, not when the pool's patience ends
-            super().__init__(app, f"postgresql://{shown}", self._server_clock or clock)
+            super().__init__(app, self._connections.shown, self._server_clock or clock, as_it_is=as_it_is)
             if self._server_clock is not None:
                 self._ask_the_time(self._server_clock)
         except BaseException:
@@ -113,75 +87,62 @@ class PostgresStore(SqlStore):
 
     # -- connections
 
-    def _connection_options(self) -> dict[str, Any]:
-        try:
-            given = conninfo_to_dict(self._conninfo)
-        except psycopg.Error as error:
-            raise StoreUnavailableError(f"this is no address of a PostgreSQL database: {error}") from error
-        settings = (
-            f"-c search_path={self.schema} -c lock_timeout={PATIENCE:g}s -c idle_in_transaction_session_timeout=30s"
-        )
-        return {
-            "options": f"{given.get('options') or ''} {settings}".strip(),
-            "connect_timeout": given.get("connect_timeout") or 5,
-            "application_name": given.get("application_name") or "holdfast",
-            "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
-        }  # fmt: skip
+    @property
+    def hears(self) -> bool:
+        """Whether a connection can wait for notifications."""
+        return not self._connections.shares_sessions
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection of one's own, outside the pool."""
         with self._errors():
-            connection = psycopg.connect(self._conninfo, autocommit=True, **self._options)
-        adapt(connection)
-        return connection
+            return self._connections.connect()
 
-    @contextlib.contextmanager
-    def _borrow(self) -> Iterator[psycopg.Connection[Any]]:
-        pool = self._pool
-        if pool is None or self._pid != os.getpid():
-            pool = self._open_pool()
-        with pool.connection() as connection:
-            yield connection
-
-    def _open_pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
-        with self._pool_lock:
-            if (
-                self._pid != os.getpid()
-            ):  # connections don't survive a fork, and closing them here would hurt the parent
-                _of_the_parent.extend([self._pool, self._alive_here])
-                self._pool, self._alive_here, self._pid = None, {}, os.getpid()
-            if self._pool is None:
-                if self._is_closed:
-                    raise StoreUnavailableError(f"{self.url} was closed; open another store")
-                self._pool = ConnectionPool(
-                    self._conninfo, kwargs={"autocommit": True, **self._options}, min_size=1, max_size=self._size,
-                    timeout=PATIENCE, configure=adapt, name="holdfast", num_workers=1, open=True,
-                    reconnect_timeout=PATIENCE,
-                )  # fmt: skip
-            return self._pool
+    def _borrow(self) -> contextlib.AbstractContextManager[psycopg.Connection[Any]]:
+        if self._connections.leave_to_the_parent(self._alive_here):
+            self._alive_here = {}
+        return self._connections.borrow()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Any]:
         with self._errors(), self._borrow() as connection:
-            yield _Db(connection)
+            yield self._connections.db(connection)
 
     @contextlib.contextmanager
     def write(self, name: str, lasting: bool = True) -> Iterator[Any]:
         """A transaction. Failpoints stand before and after its commit. All of them last: other than with a file, workers
         outlive the server, and what they believe to have claimed has to be theirs after its restart."""
+        if name != "migrate":
+            self._look_ahead()
         with self._errors(), self._borrow() as connection:
-            with connection.transaction():
-                yield _Db(connection)
-                failpoints.hit(f"{name}.before_commit")
+            try:
+                with connection.transaction():
+                    if self._connections.shares_sessions:
+                        connection.execute(f'SET LOCAL search_path = "{self.schema}"')
+                    yield Db(connection)
+                    failpoints.hit(f"{name}.before_commit")
+            except BaseException:
+                self._clock_limit = 0  # what it says may not have been written
+                raise
             failpoints.hit(f"{name}.after_commit")
 
+    def _look_ahead(self, count: int = 0) -> None:
+        """Write down how far the logical clock may count, if it is near what was written. Outside of transactions: all
+        processes write the same row, and whoever had it locked would keep the others waiting."""
+        if self.logical_clock.value + count + CLOCK_RESERVE // 2 > self._clock_limit:
+            with self.read() as db:
+                if not self._clock_limit:
+                    self._resume_clock(db)
+                self._reserve_clock(db, self.logical_clock.value + count)
+
+    def _stamp_apart(self, count: int) -> int:
+        """Numbers for what is written in one statement."""
+        self._look_ahead(count)
+        return self.logical_clock.forward(count + 1) - count + 1
+
     def close(self) -> None:
-        self._is_closed = True
         for worker_id in list(getattr(self, "_alive_here", ())):
             self.let_go(worker_id)
-        pool, self._pool = self._pool, None
-        if pool is not None and self._pid == os.getpid():
-            pool.close()
+        self._connections.close()
 
     # -- schema
 
@@ -205,7 +166,9 @@ class PostgresStore(SqlStore):
         digest = hashlib.sha256(f"{self.schema}\0{name}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
 
-    def life_lock(self, worker_id: str) -> LifeLock:
+    def life_lock(self, worker_id: str) -> LifeLock | None:
+        if self._connections.shares_sessions:
+            return None  # a lock would stay with whoever gets the session next
         return LifeLock(self.connect, self._key(worker_id))
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
@@ -220,13 +183,15 @@ class PostgresStore(SqlStore):
         failpoints.hit("beat.before_commit")
         with self._errors():
             before = self._server_clock.local.now() if self._server_clock else 0
-            found = lock.execute(self._q["beat"], {"until": self.now() + lease, "worker": worker_id})
+            found = lock.execute(self._q["beat"], self._sign_of_life(worker_id, lease))
             if self._server_clock and found:
                 self._server_clock.set(before, found[0], self._server_clock.local.now())
         failpoints.hit("beat.after_commit")
         return found is not None
 
     def _dead(self, worker_ids: Sequence[str]) -> Collection[str]:
+        if self._connections.shares_sessions:
+            return ()  # the lease tells
         with self.read() as db:
             up, held = db.execute(self._q["life_locks"]).fetchone()
             if up is None:
@@ -240,19 +205,26 @@ class PostgresStore(SqlStore):
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
-        if replace or run.messages:
+        if replace or run.messages or any(keys_in(record.payload) for record in run.records):
             return super().create(run, replace)
         while True:
+            clock = self._stamp_apart(len(run.records))
             failpoints.hit("create.before_commit")
-            with self._errors(), self._borrow() as connection:
-                run.no = connection.execute(*creation_of(self.app, run)).fetchone()[0]  # type: ignore[index]
+            with self.read() as db:
+                run.no = db.execute(*creation_of(self.app, run, clock)).fetchone()[0]
             failpoints.hit("create.after_commit")
             taken = None if run.no is not None else self.get(run.id)
             if run.no is not None or taken is not None:
                 return taken
 
+    def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
+        fresh = dict(db.execute(*children_of(self.app, runs)).fetchall()) if runs else {}
+        for run in runs:
+            run.no = fresh.pop(run.id, None)
+
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
-        batch = commit_of(self.app, worker_id, changes, self.now())
+        numbers = sum(len(change.records) for change in changes) + 1  # one for all messages
+        batch = commit_of(self.app, worker_id, changes, self.now(), self._stamp_apart(numbers))
 
         def write(db: Any) -> bool:
             counts = dict(zip(batch.names, db.execute(batch.sql, batch.parameters).fetchone(), strict=True))
@@ -261,8 +233,11 @@ class PostgresStore(SqlStore):
             return bool(counts.get("news"))
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
+        naming = [
+            (change.no, record.payload) for change in changes for record in change.records if keys_in(record.payload)
+        ]
         limits = any(map(is_about_limits, changes))
-        if not (claim or alone or limits or any(map(has_parts, changes))):
+        if not (claim or alone or naming or limits or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -270,6 +245,7 @@ class PostgresStore(SqlStore):
             return Committed([], emitted)
         with self.write("commit") as db:
             emitted = write(db)
+            self._name_blobs(db, naming)
             if any(change.children for change in changes):
                 self._add_children(db, changes)
             for message in alone:
@@ -300,7 +276,7 @@ class PostgresStore(SqlStore):
                     messages.append(run.if_taken)
             messages += [message for message in change.messages if not goes_alone(message)]
         if messages:
-            db.execute(*messages_of(self.app, messages, self.now()))
+            db.execute(*messages_of(self.app, messages, self.now(), self._stamp(db, 1)))
 
     def claim_attempts(
         self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
@@ -315,12 +291,14 @@ class PostgresStore(SqlStore):
         failpoints.hit("claim_attempts.after_commit")
         if not rows[0][0]:
             raise Fenced(worker_id)
-        return [ClaimedAttempt(token, body) for _, token, body in rows if token is not None]
+        self._heard(row[3] for row in rows)
+        return [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
 
     def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+        clock = self._stamp_apart(1)
         failpoints.hit("end_attempts.before_commit")
         with self.read() as db:
-            done = {token for (token,) in db.execute(*ends_of(worker_id, ended, self.now()))}
+            done = {token for (token,) in db.execute(*ends_of(worker_id, ended, self.now(), clock))}
         failpoints.hit("end_attempts.after_commit")
         return done
 
@@ -344,48 +322,10 @@ class PostgresStore(SqlStore):
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> StoreError:
-        """The error in words that say what to do. Of a StoreBusyError it is certain that nothing has happened."""
-        where = getattr(self, "url", "PostgreSQL")
-        text, code = str(error).strip(), getattr(error, "sqlstate", None) or ""
-        if code in ("55P03", "57014") or (code.startswith("40") and code != "40003"):
-            return _Conflict(f"{where} refused a transaction because of others ({text}); it is tried again")
-        if isinstance(error, PoolTimeout | TooManyRequests):
-            return StoreBusyError(
-                f"no connection to {where} within {PATIENCE:g} s: the server is down, or all {self._size} of this process "
-                "are in use; raise ?pool="
-            )
-        if code == "53100":
-            return StoreFullError(
-                f"the server of {where} has no room left ({text}); free some, runs go on by themselves"
-            )
-        if code in ("25006", "42501"):
-            return StoreReadOnlyError(
-                f"{where} can't be written ({text}); connect to the primary, with a role that may"
-            )
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | PoolClosed):
-            if self.__dict__.get("_pool") is not None and not code.startswith("53"):
-                self._drop_broken()
-            return StoreUnavailableError(f"{where} can't be reached ({text}); start the server, or check the address")
-        return StoreError(f"{where}: {text}")
-
-    def _drop_broken(self) -> None:
-        """A server that restarts breaks all connections, not only the one that was in use."""
-        pool = self._pool
-        if pool is not None:
-            with contextlib.suppress(Exception):
-                pool.drain()
-
-
-class _Db:
-    """A connection as the shared code uses it."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-
-    def execute(self, sql: str, parameters: Any = None) -> psycopg.Cursor[Any]:
-        return self._connection.execute(sql, parameters, binary=True)
+        found = in_our_words(error, getattr(self, "url", "PostgreSQL"), self._connections.size)
+        if type(found) is StoreUnavailableError and not (getattr(error, "sqlstate", None) or "").startswith("53"):
+            self._connections.drop_broken()
+        return found
 
 
 def has_parts(change: Change) -> bool:
@@ -401,7 +341,7 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
         for pause in PAUSES:
             try:
                 return method(self, *args, **kwargs)
-            except _Conflict:
+            except Conflict:
                 time.sleep(pause * random.uniform(0.5, 1.5))
         return method(self, *args, **kwargs)
 
@@ -409,8 +349,8 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in (
-    "register", "learn", "unregister", "bury", "create", "commit", "post", "delete", "collect", "set_aside",
-    "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt", "end_attempts", "release_attempts",
-    "report_attempts", "declare_limits", "serve",
+    "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
+    "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt",
+    "end_attempts", "release_attempts", "report_attempts", "declare_limits", "serve",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

@@ -44,6 +44,7 @@ from holdfast.ports import (
     WorkerKind,
     WorkerRow,
 )
+from holdfast.telemetry.clock import LamportClock
 from holdfast.testing.limit_contract import LimitContract
 
 SECOND = 1_000_000
@@ -194,6 +195,100 @@ class StoreContract(LimitContract):
         (claimed,) = self.claim(store)
         assert claimed.letters == []
 
+    def test_many_runs_are_created_at_once_and_ids_that_are_taken_stay_as_they_are(self, store: Store) -> None:
+        store.create(self.new("old", fingerprint=b"other"))
+        met: list[tuple[str, str]] = []
+        given = [
+            self.new("b", attributes=[("data.x", "1", b"1")], records=[record(1), record(2)]), self.new("old"), self.new("a"),
+            self.new("b"),
+        ]  # fmt: skip
+        taken = store.create_all(given, lambda new, row: met.append((new.id, row.id)))
+        assert [row and row.id for row in taken] == [None, "old", None, "b"]
+        assert met == [("old", "old"), ("b", "b")]
+        assert [run.no for run in given] == [self.row(store, "b").no, None, self.row(store, "a").no, None]
+        assert len(store.payloads("b")) == 2
+        assert len(store.payloads("a")) == 1
+        assert store.data("b") == {"x": b"1"}
+        assert self.row(store, "old").fingerprint == b"other"
+        assert store.create_all([], lambda new, row: None) == []
+
+    def test_many_runs_are_created_all_or_none(self, store: Store) -> None:
+        store.create(self.new("old"))
+
+        def refuse(new: NewRun, row: RunRow) -> None:
+            raise ValueError(new.id)
+
+        assert raised(ValueError, store.create_all, [self.new("a"), self.new("old"), self.new("b")], refuse)
+        assert [row.id for row in store.runs(RunQuery())] == ["old"]
+        assert raised(EncodeError, store.create_all, [self.new("a"), self.new("b\0")], refuse)
+        assert [row.id for row in store.runs(RunQuery())] == ["old"]
+
+    def test_a_run_that_nobody_has_taken_up_can_be_put_off_and_given_another_input(self, store: Store) -> None:
+        later = self.new(wake_at=self.clock.now() + SECOND)
+        store.create(later)
+        other = self.new(
+            wake_at=self.clock.now() + 2 * SECOND, fingerprint=b"g", records=[record(1, payload=b'{"new":1}')]
+        )  # fmt: skip
+        assert later.no is not None
+        assert store.put_off(later.no, other)
+        row = self.row(store)
+        assert (row.wake_at, row.fingerprint, store.payloads("r")) == (other.wake_at, b"g", [b'{"new":1}'])
+        self.clock.move(2 * SECOND)
+        self.worker(store)
+        (claimed,) = self.claim(store)
+        assert claimed.payloads == [b'{"new":1}']
+        assert not store.put_off(later.no, self.new(fingerprint=b"h")), "it has begun"
+        assert self.row(store).fingerprint == b"g"
+        self.leave(store, claimed.row, Status.SUCCESS)
+        assert not store.put_off(later.no, later), "it has ended"
+        assert not store.put_off(99, later), "there is none"
+
+    def test_blobs_are_named_by_histories_until_their_runs_are_deleted_and_by_what_waits(self, store: Store) -> None:
+        one, two, three, four = (digit * 64 for digit in "abcd")
+
+        def naming(key: str) -> bytes:
+            return b'{"$":"blob","v":["%b",5]}' % key.encode()
+
+        store.create(self.new("new", wake_at=self.clock.now() + SECOND, records=[record(1, payload=naming(one))]))
+        row = self.owned(store)
+        child = self.new("child", wake_at=self.clock.now() + SECOND, records=[record(1, payload=naming(three))])
+        self.change(
+            store, row, records=[record(2, payload=naming(two)), record(3, payload=naming(one))], children=[child]
+        )
+        store.post(Message(run_id="new", kind="hook", body=naming(four)))
+        assert store.named_blobs([one, two, three, four, "e" * 64]) >= {one, two, three, four}
+        assert "e" * 64 not in store.named_blobs(["e" * 64])
+        self.leave(store, row, Status.SUCCESS)
+        store.delete("r")
+        found = store.named_blobs([one, two, three])
+        assert (one in found, two in found, three in found) == (True, False, True)
+
+    def test_many_messages_are_posted_at_once(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, self.owned(store, "over"), Status.SUCCESS)
+        posted = store.post_all([Message(run_id=name, kind=name) for name in ("r", "nobody", "over", "r")])
+        assert posted == [
+            Posted(Status.RUNNING, True), Posted(None, False), Posted(Status.SUCCESS, False), Posted(Status.RUNNING, True)
+        ]  # fmt: skip
+        assert [letter.run_no for letter in store.letters("w1")] == [row.no, row.no]
+
+    def test_many_runs_are_deleted_at_once_but_for_those_that_go_on(self, store: Store) -> None:
+        over, held, open_ = (self.owned(store, name) for name in ("over", "held", "open"))
+        self.leave(store, over, Status.SUCCESS)
+        self.leave(store, held, Status.PAUSED)
+        told: list[str] = []
+
+        def farewell(row: RunRow, letters: list[Letter]) -> list[Message]:
+            told.append(row.id)
+            return [Message(run_id="open", kind="child")]
+
+        everyone = [("over", over.no), ("held", held.no), ("open", open_.no), ("nobody", 99)]
+        assert store.delete_all(everyone, farewell) == 2
+        assert sorted(told) == ["held", "over"]
+        assert [row.id for row in store.runs(RunQuery())] == ["open"]
+        assert len(store.letters("w1")) == 2
+        assert store.delete_all(everyone) == 0
+
     def test_numbers_are_never_used_again(self, store: Store) -> None:
         row = self.owned(store)
         self.leave(store, row, Status.SUCCESS)
@@ -264,6 +359,34 @@ class StoreContract(LimitContract):
         assert raised(EncodeError, store.post, Message(run_id="r", kind="\ud800"))
         assert len(store.payloads("r")) == 1
         assert len(store.runs(RunQuery())) == 1
+
+    def test_a_nul_in_an_id_a_name_or_a_key_is_refused_and_nothing_written(self, store: Store) -> None:
+        """Not every database can hold it, and what works on one has to work on all."""
+        row, bad = self.owned(store), "a\0b"
+        news = self.emission("Paid", "k")
+        news.key = bad
+        changes = [
+            Change(no=row.no, children=[self.new(bad)]),
+            Change(no=row.no, children=[self.new("x", workflow=bad)]),
+            Change(no=row.no, messages=[Message(run_id="r", kind=bad)]),
+            Change(no=row.no, messages=[Message(run_id="r", kind="hook", dedupe=bad)]),
+            Change(no=row.no, attributes=[(bad, "1", b"1")]),
+            Change(no=row.no, attributes=[("hook", bad, b"1")]),
+            Change(no=row.no, signals=[Subscription(event=bad, cmd="1")]),
+            Change(no=row.no, signals=[news]),
+        ]
+        for change in changes:
+            assert raised(EncodeError, store.commit, "w1", [change], 0, NAMES), change
+        assert raised(EncodeError, store.create, self.new("x", workflow=bad))
+        assert raised(EncodeError, store.create, self.new("x", attributes=[("hook", bad, b"")]))
+        assert raised(EncodeError, store.post, Message(run_id="r", kind="hook", dedupe=bad))
+        assert raised(EncodeError, self.worker, store, bad)
+        assert raised(
+            EncodeError, store.save_schedules, [ScheduleChange(row=ScheduleRow(name=bad, workflow="w", spec=b""))]
+        )
+        assert [found.id for found in store.runs(RunQuery())] == ["r"]
+        assert store.letters("w1") == []
+        assert [worker.id for worker in store.workers()] == ["w1"]
 
     def test_a_time_beyond_all_times_is_never(self, store: Store) -> None:
         row = self.owned(store)
@@ -613,11 +736,65 @@ class StoreContract(LimitContract):
         assert store.counts(RunQuery(workflow="bill"), 2)["PENDING"] == 2
         assert store.counts(RunQuery(statuses=[Status.SUCCESS]), 100) == {"SUCCESS": 1}
 
+    def test_lists_are_filtered_by_several_things_at_once(self, store: Store) -> None:
+        self.worker(store)
+        for number in range(6):
+            self.clock.move(SECOND)
+            odd = str(number % 2)
+            attributes = [("data.odd", odd, odd.encode())]
+            store.create(self.new(f"r{number}", workflow=("ship", "bill", "shop")[number % 3], attributes=attributes))
+        since = self.clock.now() - 3 * SECOND
+
+        def ids(**given: Any) -> list[str]:
+            return [row.id for row in store.runs(RunQuery(**given))]
+
+        assert ids(workflow="sh*") == ["r5", "r3", "r2", "r0"]
+        assert ids(workflow="sh*", limit=2) == ["r5", "r3"]
+        assert ids(workflow="sh*", limit=2, after=4) == ["r2", "r0"]
+        assert ids(workflow="sh*", statuses=[Status.PENDING, Status.SUCCESS], data={"odd": "1"}) == ["r5", "r3"]
+        assert ids(data={"odd": "0"}, prefix="r4") == ["r4"]
+        assert ids(since=since, data={"odd": "1"}) == ["r5", "r3"]
+        assert ids(since=since, until=since + 2 * SECOND) == ["r3", "r2"]
+        assert ids(until=since, workflow="s*", after=2) == ["r0"]
+        assert store.counts(RunQuery(workflow="sh*", since=since), 100)["PENDING"] == 3
+
+    def test_runs_are_found_by_time_although_a_clock_was_a_little_ahead(self, store: Store) -> None:
+        at = self.clock.now()
+        for i, created in enumerate((at + 30 * SECOND, at, at + 40 * SECOND, at + 10 * SECOND)):
+            store.create(self.new(f"r{i}", created_at=created))
+        found = store.runs(RunQuery(since=at + 20 * SECOND))
+        assert [row.id for row in found] == ["r2", "r0"]
+        assert [row.id for row in store.runs(RunQuery(until=at + 20 * SECOND))] == ["r3", "r1"]
+
+    def test_runs_are_counted_over_time(self, store: Store) -> None:
+        self.worker(store)
+        for i, seconds in enumerate((0, 1, 12, 25)):
+            store.create(self.new(f"r{i}", created_at=1_000 * SECOND + seconds * SECOND))
+        counted = store.counts_over_time(RunQuery(), 10 * SECOND, 100)
+        assert counted == [
+            (1_000 * SECOND, "PENDING", 2), (1_010 * SECOND, "PENDING", 1), (1_020 * SECOND, "PENDING", 1),
+        ]  # fmt: skip
+        assert store.counts_over_time(RunQuery(), 10 * SECOND, 1) == [(1_020 * SECOND, "PENDING", 1)]
+        assert store.counts_over_time(RunQuery(workflow="none"), 10 * SECOND, 1) == []
+
+    def test_histories_of_several_runs_are_read_at_once(self, store: Store) -> None:
+        for name in ("a", "b", "c"):
+            store.create(self.new(name, records=[record(1, "A"), record(2, "B")]))
+        a, c = self.row(store, "a").no, self.row(store, "c").no
+        assert store.histories([a, c, 999]) == {
+            a: [b'{"seq":1}', b'{"seq":2}'],
+            c: [b'{"seq":1}', b'{"seq":2}'],
+            999: [],
+        }
+        assert store.histories([a, c], ["B"]) == {a: [b'{"seq":2}'], c: [b'{"seq":2}']}
+        assert store.histories([]) == {}
+
     def test_a_history_can_be_read_in_part(self, store: Store) -> None:
         store.create(self.new(records=[record(1, "A"), record(2, "B"), record(3, "A")]))
         assert store.payloads("r", after=1) == [b'{"seq":2}', b'{"seq":3}']
         assert store.payloads("r", kinds=["A"]) == [b'{"seq":1}', b'{"seq":3}']
         assert store.payloads("r", after=1, kinds=["A"]) == [b'{"seq":3}']
+        assert store.payloads("r", after=1, until=2) == [b'{"seq":2}']
 
     def test_texts_and_payloads_come_back_as_they_were(self, store: Store) -> None:
         payload = bytes(range(256)) * 4_000
@@ -628,6 +805,55 @@ class StoreContract(LimitContract):
         (claimed,) = self.claim(store)
         self.change(store, claimed.row, columns={"reason": name, "owner": None, "status": Status.WAITING})
         assert self.row(store, name).reason == name
+
+    # -- logical clocks
+
+    def test_what_is_written_later_has_the_higher_clock(self, store: Store) -> None:
+        row = self.owned(store, records=[record(1), record(2)])
+        started = store.clocks("r")
+        child = self.new("child")
+        self.change(
+            store, row, records=[record(3), record(4)], children=[child],
+            messages=[Message(run_id="r", kind="hook"), Message(run_id="child", kind="hook")],
+        )  # fmt: skip
+        clocks = store.clocks("r")
+        assert list(clocks) == [1, 2, 3, 4]
+        assert started == {1: clocks[1], 2: clocks[2]}
+        assert 0 < clocks[1] < clocks[2] < clocks[3] < clocks[4] < store.clocks("child")[1]
+        assert store.clocks("r", after=3) == {4: clocks[4]}
+        (letter,) = store.letters("w1")
+        assert letter.clock > clocks[4]
+        store.post(Message(run_id="r", kind="hook"))
+        assert store.letters("w1")[1].clock > letter.clock
+        assert store.clocks("nobody") == {}
+
+    def test_between_two_commits_a_number_stays_free(self, store: Store) -> None:
+        """For what a reader derives from an event, a step's start for example: it comes after what led to it."""
+        row = self.owned(store)
+        self.change(store, row, records=[record(2)])
+        before = store.logical_clock.value
+        self.change(store, row, records=[record(3)])
+        assert store.clocks("r")[3] > before + 1
+
+    def test_a_heartbeat_tells_the_logical_clock(self, store: Store) -> None:
+        self.worker(store)
+        (before,) = store.workers()
+        assert before.clock > 0
+        store.logical_clock.forward(1_000)
+        store.beat("w1", LEASE)
+        (now,) = store.workers()
+        assert now.clock == store.logical_clock.value >= before.clock + 1_000
+
+    def test_a_write_that_failed_leaves_the_clock_higher_than_all_that_is_stored(self, store: Store) -> None:
+        """However far it was: that it may count so far was written down with what failed."""
+        row = self.owned(store)
+        store.logical_clock.forward(1_000_000)
+        assert raised(Fenced, store.commit, "nobody", [Change(no=row.no, records=[record(2)])], 0, NAMES)
+        self.change(store, row, records=[record(2)])
+        reached = store.clocks("r")[2]
+        store.logical_clock = LamportClock()  # as in another process
+        self.change(store, row, records=[record(3)])
+        assert store.clocks("r")[3] > reached
 
     # -- deleting
 

@@ -39,7 +39,7 @@ LIMIT 1;
 
 -- name: beat
 -- On the way the time of the database is asked for.
-UPDATE workers SET lease_until = :until WHERE id = :worker
+UPDATE workers SET lease_until = :until, clock = :clock WHERE id = :worker
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
 -- name: database_time
@@ -60,6 +60,14 @@ SELECT (SELECT extract(epoch FROM clock_timestamp() - greatest(at, pg_postmaster
           WHERE locktype = 'advisory' AND objsubid = 1 AND granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()));
 
+-- name: record_outcome
+-- From here on others may wait for this transaction, so it must not stay open if its process is frozen.
+INSERT INTO attributes (run, key, value, body)
+SELECT r.no, 'outcome', :value, :body
+FROM runs r, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) soon
+WHERE r.no = :run FOR KEY SHARE OF r
+ON CONFLICT (run, key, value) DO NOTHING;
+
 -- name: dead_messages
 -- Messages to runs that were deleted while these were under way.
 DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);
@@ -74,8 +82,8 @@ due AS MATERIALIZED (
     ORDER BY a.not_before LIMIT :limit {skip}),
 claimed AS (
     UPDATE attempts a SET worker = :worker, state = 'CLAIMED', claimed_at = :now FROM due WHERE a.token = due.token
-    RETURNING a.token, a.body, a.not_before)
-SELECT (SELECT count(*) FROM alive), c.token, c.body FROM (SELECT 1) one LEFT JOIN claimed c ON true
+    RETURNING a.token, a.body, a.not_before, a.clock)
+SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true
 ORDER BY c.not_before;
 
 -- name: newcomers

@@ -7,6 +7,11 @@ VALUES (:app, :id, :workflow, :status, :wake_at, :priority, :parent_id, :parent_
 ON CONFLICT (app, id) DO NOTHING
 RETURNING no;
 
+-- name: put_off
+-- Only what no worker has seen may still become another.
+UPDATE runs SET wake_at = :wake_at, fingerprint = :fingerprint
+WHERE no = :no AND app = :app AND status = 'PENDING' AND owner IS NULL AND started_at IS NULL AND held = 0;
+
 -- name: select_run
 SELECT {columns} FROM runs WHERE app = :app AND id = :id;
 
@@ -42,14 +47,14 @@ WHERE no IN (
 RETURNING {columns};
 
 -- name: history_from_base
-SELECT h.run, h.payload FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
+SELECT h.run, h.payload, h.clock FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
 WHERE r.no {numbered nos} ORDER BY h.run, h.seq;
 
 -- name: letters_of_runs
-SELECT id, run, kind, body FROM inbox WHERE run {numbered nos} ORDER BY id;
+SELECT id, run, kind, body, ts, clock FROM inbox WHERE run {numbered nos} ORDER BY id;
 
 -- name: letters_of_worker
-SELECT i.id, i.run, i.kind, i.body FROM inbox i {ordered_join} runs r ON r.no = i.run
+SELECT i.id, i.run, i.kind, i.body, i.ts, i.clock FROM inbox i {ordered_join} runs r ON r.no = i.run
 WHERE r.owner = :worker ORDER BY i.id;
 
 -- name: consume
@@ -57,8 +62,8 @@ DELETE FROM inbox WHERE id {numbered ids};
 
 -- name: post
 -- Senders only insert. A run that has ended takes only what is meant for it even so.
-INSERT INTO inbox (run, kind, control, dedupe, body, ts)
-SELECT no, :kind, :control, :dedupe, :body, :now FROM runs
+INSERT INTO inbox (run, kind, control, dedupe, body, ts, clock)
+SELECT no, :kind, :control, :dedupe, :body, :now, :clock FROM runs
 WHERE app = :app AND id = :run_id AND (:late = 1 OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
   AND no = coalesce(CAST(:run_no AS BIGINT), no)
   AND (CAST(:child_of AS TEXT) IS NULL OR parent_id = CAST(:child_of AS TEXT))
@@ -110,15 +115,17 @@ INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE 
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING;
 
 -- name: insert_worker
-INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until, kind, queues, steps)
-VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until, :kind, :queues, :steps);
+INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until, kind, queues, steps,
+                     clock)
+VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until, :kind, :queues, :steps,
+        :clock);
 
 -- name: beat
-UPDATE workers SET lease_until = :until WHERE id = :worker;
+UPDATE workers SET lease_until = :until, clock = :clock WHERE id = :worker;
 
 -- name: select_workers
-SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules, kind, queues, steps FROM workers
-WHERE app = :app ORDER BY started_at, id;
+SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules, kind, queues, steps, clock
+FROM workers WHERE app = :app ORDER BY started_at, id;
 
 -- name: addresses
 SELECT address FROM workers WHERE (app = :app OR :everyone = 1) AND address <> '';
@@ -166,11 +173,32 @@ WHERE no IN (
     ORDER BY no {lock});
 
 -- name: payloads
-SELECT payload FROM history WHERE run = :no AND seq > :after ORDER BY seq;
+SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until ORDER BY seq;
 
 -- name: payloads_of_kinds
-SELECT payload FROM history WHERE run = :no AND seq > :after
+SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until
 AND kind {among kinds} ORDER BY seq;
+
+-- name: histories
+SELECT run, payload FROM history WHERE run {numbered nos} ORDER BY run, seq;
+
+-- name: histories_of_kinds
+SELECT run, payload FROM history WHERE run {numbered nos} AND kind {among kinds} ORDER BY run, seq;
+
+-- name: first_from
+SELECT no FROM runs WHERE app = :app AND created_at >= :time ORDER BY created_at LIMIT 1;
+
+-- name: last_before
+SELECT no FROM runs WHERE app = :app AND created_at < :time ORDER BY created_at DESC LIMIT 1;
+
+-- name: workflow_names
+-- From one name to the next by the index, as in `apps`.
+WITH RECURSIVE found (name) AS (
+    SELECT min(workflow) FROM runs WHERE app = :app AND workflow >= :begins AND workflow < :ends
+    UNION ALL
+    SELECT (SELECT min(r.workflow) FROM runs r WHERE r.app = :app AND r.workflow > found.name AND r.workflow < :ends)
+    FROM found WHERE found.name IS NOT NULL)
+SELECT name FROM found WHERE name IS NOT NULL LIMIT :limit;
 
 -- name: attributes
 SELECT value, body FROM attributes WHERE run = :no AND key = :key;
@@ -191,6 +219,16 @@ SELECT number, cmd, attempt, ts, item FROM streams WHERE run = :no AND number > 
 -- name: find_hook
 SELECT r.id, a.body FROM attributes a {ordered_join} runs r ON r.no = a.run
 WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
+
+-- name: name_blob
+INSERT INTO blobs (run, key) VALUES (:run, :key) ON CONFLICT DO NOTHING;
+
+-- name: named_blobs
+SELECT DISTINCT key FROM blobs WHERE key {among keys};
+
+-- name: bodies
+-- What may name blobs, and is in no history yet.
+SELECT body FROM inbox UNION ALL SELECT spec FROM schedules;
 
 -- name: delete_parts
 DELETE FROM {table} WHERE run {numbered nos};
@@ -217,9 +255,10 @@ SELECT max(lease_until) FROM workers WHERE app = :app;
 SELECT value FROM meta WHERE key = :key;
 
 -- name: reset_times
--- Runs whose own time is in the future wait for a time that is too late.
+-- Runs whose own time is in the future wait for a time that is too late, be it that a worker has let go of them.
 UPDATE runs SET wake_at = :now
-WHERE app = :app AND owner IS NULL AND wake_at > :now AND status = 'WAITING'
+WHERE app = :app AND owner IS NULL AND wake_at > :now
+  AND (status = 'WAITING' OR (status = 'PENDING' AND started_at IS NOT NULL))
   AND (SELECT h.ts FROM history h WHERE h.run = runs.no ORDER BY h.seq DESC LIMIT 1) > :ahead;
 
 -- name: message_waits
@@ -282,3 +321,12 @@ WHERE app = :app AND name = :name AND revision = :revision;
 
 -- name: delete_schedule
 DELETE FROM schedules WHERE app = :app AND name = :name AND revision = :revision;
+
+-- name: record_outcome
+-- By the transaction of the step itself, once, as long as its run is there.
+INSERT INTO attributes (run, key, value, body)
+SELECT no, 'outcome', :value, :body FROM runs WHERE no = :run {fence}
+ON CONFLICT (run, key, value) DO NOTHING;
+
+-- name: recorded_outcome
+SELECT body FROM attributes WHERE run = :run AND key = 'outcome' AND value = :value;
