@@ -38,6 +38,7 @@ from workflows import (
     fan,
     far_step,
     gathered,
+    gathered_under_limits,
     in_a_line,
     in_sequence,
     in_sequence_far,
@@ -124,6 +125,21 @@ def in_process(floor: float) -> None:
         for n in (1_000, 10_000):
             row(f"gather of {n:,}", best(2, lambda n=n: gathered.start(n).result()), "s")  # type: ignore[misc]
         row(f"DAG of {WIDTH:,}, a fan", best(3, lambda: fan.start({}).result()), "s")
+
+
+def limited() -> None:
+    """What a limit adds to a step, in batches: with room for all, with a key, and with a line of those who wait."""
+    n = 2_000
+    with app.worker():
+        gathered.start(n).result()
+        without = best(3, lambda: gathered.start(n).result())
+        for how, title in (
+            ("limited", "a limit with room"),
+            ("keyed", "a limit per key"),
+            ("scarce", "20 slots for all"),
+        ):
+            took = best(3, lambda how=how: gathered_under_limits.start(n, how).result())  # type: ignore[misc]
+            row(f"{title} adds, a step", (took - without) / n * 1e3, "ms", note=f"gather of {n:,}: {took:.2f} s")
 
 
 def normalised() -> None:
@@ -353,6 +369,7 @@ def main() -> None:
         importing()
         in_process(floor)
         composed(floor)
+        limited()
         row("floor once more", floor_ms(folder, "FULL"), "ms")
         normalised()
         throughput()

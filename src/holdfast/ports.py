@@ -223,7 +223,6 @@ class Place(msgspec.Struct, kw_only=True, gc=False):
     place: int
     asked_at: int
     in_use: int
-    concurrency: int = 0
     next_at: int | None = None
 
 
