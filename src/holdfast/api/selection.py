@@ -106,6 +106,8 @@ class Selection:
         rows = self._client.store.runs(replace(query, limit=limit)) if query is not None else []
         return act_on(self._client, action, rows, reason), rows[-1].no if len(rows) == limit else None
 
+    abatch = twin(batch)
+
     def _tell(self, action: Action, reason: str = "") -> Acted:
         done = skipped = 0
         for rows in self._matching(action):
