@@ -9,7 +9,7 @@ from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
 from holdfast.ports import FINAL, Query, RunQuery, RunRow
-from holdfast.views.steps import StepView, steps_of
+from holdfast.views.steps import StepView, steps_of, with_attempts
 from holdfast.views.summaries import (
     hook_summaries,
     log_summaries,
@@ -49,7 +49,8 @@ def read_details(
     beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
     progress = store.attributes(row.id, "progress")
     logs = log_summaries(store.attributes(row.id, "logs"), reader)
-    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, store.attempts(row.id))
+    attempts = store.attempts(row.id)
+    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, attempts)
     children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
     input = beginnings[-1].input if beginnings else None
@@ -64,6 +65,6 @@ def read_details(
         "unclaimed": unclaimed_summaries(unclaimed(events), reader),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
-        "steps": [step_summary(view, reader, progress, logs) for view in steps[:most_steps]],
+        "steps": [step_summary(view, reader, progress, logs) for view in with_attempts(steps, attempts)[:most_steps]],
         "children": children,
     }
