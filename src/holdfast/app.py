@@ -36,8 +36,10 @@ from holdfast.api.remote import Remote
 from holdfast.api.schedules import Schedules
 from holdfast.api.search import conditions_of
 from holdfast.api.selection import Selection
+from holdfast.api.telemetry import StoreTransport
 from holdfast.blocking import twin
 from holdfast.codec import Codec
+from holdfast.codec.blobs import store_mark, sweep
 from holdfast.core.definitions import DEFAULT_QUEUE, StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app, refuse_while_importing
@@ -52,6 +54,8 @@ from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
 from holdfast.printing import show
 from holdfast.registry import Registry
 from holdfast.stores.forks import gate
+from holdfast.telemetry.clock import LamportClock
+from holdfast.telemetry.instruments import Instrument
 from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
@@ -86,8 +90,8 @@ class App(Registry):
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
     define more of the app. `version` names the build of its code, which is a digest of the code if nothing is said;
     HOLDFAST_VERSION overrides it. `keep_logs` is the level from which on what steps log is kept with their runs; None
-    keeps nothing. With a `broker`, or a `celery` app, steps execute in the pools of Celery workers; HOLDFAST_BROKER
-    overrides it.
+    keeps nothing. `instruments` are told what happens in this process; `app.instruments.add` adds more. With a `broker`, or
+    a `celery` app, steps execute in the pools of Celery workers; HOLDFAST_BROKER overrides it.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class App(Registry):
         version: str | None = None,
         codec: Codec | None = None,
         keep_logs: str | int | None = "INFO",
+        instruments: Sequence[Instrument] = (),
         broker: str | None = None,
         celery: Any = None,
     ) -> None:
@@ -114,7 +119,12 @@ class App(Registry):
         super().__init__(name, codec or Codec(), tuple(include))
         self.version = os.environ.get("HOLDFAST_VERSION") or version
         self.keep_logs = _log_level(keep_logs)
+        if not isinstance(instruments, list | tuple):
+            raise DefinitionError(f"instruments={show(instruments)}: give a list of instruments")
+        for instrument in instruments:
+            self.instruments.add(instrument)
         self.clock: Clock = SystemClock()
+        self.logical_clock = LamportClock()
         self._url = store
         self._chosen_url: str | None = None
         self._store: Store | None = None
@@ -154,7 +164,7 @@ class App(Registry):
                 with gate.using(f"the store of app {self.name!r}"):
                     from holdfast.wiring import open_store  # not at the top: see wiring.py
 
-                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
+                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock, self.logical_clock)
             return self._store
 
     @property
@@ -447,14 +457,23 @@ class App(Registry):
     atrace = twin(trace)
 
     def gc(self, batch: int = 500) -> int:
-        """Delete runs whose time of retention has passed, in batches; how many there were."""
+        """Delete runs whose time of retention has passed, in batches, and blobs that no run has named for a day; how many
+        runs there were."""
         check_number("batch", batch, 1)
         total = 0
         while (gone := self.store.collect(batch)).runs or gone.events:
             total += gone.runs
+        if self.codec.blobs is not None:
+            sweep(self.codec.blobs, store_mark(self.store.secret()), self.store.named_blobs)
         return total
 
     agc = twin(gc)
+
+    @property
+    def telemetry(self) -> StoreTransport:
+        """Carries telemetry events between all processes of the store: `EventReceiver(app.telemetry)` hears what workers
+        do, `EventDispatcher(app.telemetry, app.logical_clock)` sends events of one's own."""
+        return StoreTransport(self.store, self.notifier, self.codec)
 
     # -- working
 
@@ -526,7 +545,9 @@ class App(Registry):
             _check_count("processes", processes)
         failpoints.arm_from_environment()
         self.load()
-        return open_store(self.name, self.store_url, self.clock) if self._own_parts() else (self.store, self.notifier)
+        if not self._own_parts():
+            return self.store, self.notifier
+        return open_store(self.name, self.store_url, self.clock, self.logical_clock)
 
     def _own_parts(self) -> bool:
         """An engine listens at a bell of its own; a store in memory is shared by all."""

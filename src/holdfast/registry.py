@@ -54,6 +54,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import ScheduleRow
 from holdfast.printing import show
+from holdfast.telemetry.instruments import Instruments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,6 +76,7 @@ class Registry(Owner, abc.ABC):
         self.codec = codec
         self.include = include
         self.arounds: list[Around] = []
+        self.instruments = Instruments()
         self.replaced: Mapping[Resource[Any], Any] = {}
         self.hook_models = Models("hook", HOOKS)
         self.request_models = Models("request", REQUESTS)

@@ -47,6 +47,8 @@ COMMANDS = {
     "emit": Entry("events:emit", "Emit a domain event; prints its id."),
     "runs": Entry("", "Look at runs and act on them.", commands=RUNS),
     "schedules": Entry("", "Look at schedules and act on them.", commands=SCHEDULES),
+    "events": Entry("stream:events", "What workers do, as it happens."),
+    "top": Entry("top:top", "Workers, queues, rates and the last events, live."),
     "workers": Entry("workers:workers", "List workers: engines and executors, and the queues they serve."),
     "monitor": Entry("monitor:monitor", "Pages that show runs and act on them, in a browser."),
     "gc": Entry("upkeep:gc", "Delete runs whose time of retention has passed."),

@@ -26,6 +26,7 @@ from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.engine.host import Host
 from holdfast.engine.puller import Puller
 from holdfast.logs import OUTSIDE, RunFields
+from holdfast.views.gauges import add_store_gauges, metrics_of
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -209,7 +210,8 @@ def prepare_process() -> None:
 )  # fmt: skip
 @click.option(
     "--health", metavar="[ADDRESS]:PORT", envvar="HOLDFAST_HEALTH",
-    help="Answer GET /health over HTTP, for probes. :8080 listens on this machine only, 0.0.0.0:8080 on all addresses.",
+    help="Answer GET /health over HTTP, for probes, and GET /metrics, for Prometheus. :8080 listens on this machine only, "
+    "0.0.0.0:8080 on all addresses.",
 )  # fmt: skip
 @click.option(
     "--build", "version", metavar="NAME", envvar="HOLDFAST_VERSION",
@@ -248,13 +250,15 @@ def worker(
         _run_celery(context, app, here, concurrency, log_level)
         return
     prepare_process()
+    metrics = metrics_of(app.instruments) if endpoint is not None else None
     hosts = _hosts(app, here, executor_only, engine_only, concurrency, processes)
     stopping = Stopping(hosts, grace)
     stopping.listen()
     for host in hosts:
         host.start()
-    if endpoint is not None:
-        endpoint.start(hosts[0].health)
+    if endpoint is not None and metrics is not None:
+        add_store_gauges(metrics, hosts[0].store)
+        endpoint.start(hosts[0].health, metrics.render)
         logging.getLogger("holdfast").info("health at %s", endpoint.url)
     for host in hosts:
         logging.getLogger("holdfast").info("%s", _introduced(host, app))

@@ -12,6 +12,7 @@ from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
 from holdfast.ports import ScheduleRow, Store
+from holdfast.telemetry.instruments import Instruments
 
 
 class Definitions(Protocol):
@@ -22,6 +23,7 @@ class Definitions(Protocol):
     keep_logs: int | None
     arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
+    instruments: Instruments
     hook_models: Any
     request_models: Any
     revision: int  # changes whenever something is defined

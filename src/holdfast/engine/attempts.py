@@ -36,6 +36,7 @@ class AttemptBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     streams_as: int = 0
     company: int = 0
     at_most_once: bool = False
+    trace: str = ""
 
 
 _FIELDS = [field for field in AttemptBody.__struct_fields__ if field not in ("args", "checkpoint")]

@@ -18,10 +18,12 @@ from holdfast.core.registry import Definitions
 from holdfast.engine.agenda import Agenda
 from holdfast.engine.attempts import decode_attempt, unreadable
 from holdfast.engine.backoff import Backoff
+from holdfast.engine.broadcast import Broadcast
 from holdfast.engine.engine import Arrival, Hint, Report, Stop, Wake
 from holdfast.engine.identity import Identity
 from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.records import outcome_message, stream_message
+from holdfast.engine.reporting import Reporter
 from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, StoreError, StoreLostError
 from holdfast.ports import (
@@ -108,6 +110,7 @@ class Puller:
         self._items: list[Message] = []
         self._streamed = itertools.count(1)
         self._show_from = 0.0
+        self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
 
     @property
     def me(self) -> Identity:
@@ -309,8 +312,8 @@ class Puller:
             mine = {token: held for token, held in self.inflight.items() if held.worker == worker}
             for token, held in mine.items():
                 if held.token not in wanted:
-                    del self.inflight[token]
                     self.executor.cancel(token)
+                    del self.inflight[token]
             if unknown := wanted - {held.token for held in mine.values()}:
                 self.store.release_attempts(worker, sorted(unknown))
                 self._is_stale = True
@@ -344,6 +347,8 @@ class Puller:
             self.inflight[attempt.token] = Held(one.token, self.me.worker, attempt)
             attempts.append(attempt)
         failpoints.hit("puller.before_hand_over")
+        if self.reporter.is_on:
+            self.reporter.handed_over(attempts, self.store.now())
         self.executor.submit(attempts)
         failpoints.hit("puller.after_hand_over")
 

@@ -6,7 +6,7 @@ import html
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from starlette.applications import Starlette
@@ -17,12 +17,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from holdfast import errors as e
+from holdfast.api.selection import Action
 from holdfast.app import App
 from holdfast.monitor.actions import BULK, NAMES, Refusal, carry_out, carry_out_for_many, preview
 from holdfast.monitor.changes import Changes, as_event
 from holdfast.monitor.openapi import described
 from holdfast.monitor.resources import EVENTS_PER_PAGE, Resources
 from holdfast.monitor.safety import BODY_LIMIT, LOCKED, Authorize, Guard, TokenCheck, is_forged, refused, who_may
+from holdfast.telemetry.metrics import CONTENT_TYPE
+from holdfast.views.gauges import store_gauges
 from holdfast.views.redaction import Redact
 
 STATIC = Path(__file__).parent / "static"
@@ -89,6 +92,7 @@ def monitor(
     }
     routes = [
         Route("/health", site.health),
+        Route("/metrics", site.metrics),
         Route("/api/openapi.json", site.reading(lambda request: described(request.scope.get("root_path", "")))),
         Route("/api/about", site.about),
         *(Route(f"/api/{path}", site.reading(ask)) for path, ask in questions.items()),
@@ -235,6 +239,13 @@ class Site:
 
         return StreamingResponse(lines(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
+    async def metrics(self, request: Request) -> Response:
+        """What the store holds, for Prometheus; what workers do is told by their own."""
+        if await who_may(self._authorize, request, "view") is None:
+            return refused(401, "this needs the monitor's token, as `Authorization: Bearer`")
+        text = await run_in_threadpool(store_gauges(self._app.store).render)
+        return Response(text, media_type=CONTENT_TYPE)
+
     # -- acting
 
     async def act(self, request: Request) -> Response:
@@ -242,7 +253,7 @@ class Site:
 
     async def act_on_many(self, request: Request) -> Response:
         def carry(app: App, name: str, body: bytes, by: str) -> dict[str, Any]:
-            return carry_out_for_many(app, self.resources, name, body, by)
+            return carry_out_for_many(app, self.resources, cast("Action", name), body, by)
 
         return await self._act(request, BULK, carry)
 

@@ -137,12 +137,13 @@ def open_hooks(history: Iterable[ev.Event], row: RunRow) -> list[HookView]:
     return [hook for i, hook in enumerate(found) if named[i] or i > last]
 
 
-def waits_of(history: Sequence[ev.Event], row: RunRow) -> list[Wait]:
+def waits_of(history: Sequence[ev.Event], row: RunRow, steps: Sequence[StepView] | None = None) -> list[Wait]:
     """What a run waits for, as far as its history and its row tell: a step that was handed over a moment ago and a
     timer that runs are in no history. Steps that execute come first, then retries, hooks, children and time."""
     if Status(row.status).is_final:
         return []
-    found = [_wait_for(step) for step in steps_of(history) if _is_waited_for(step)]
+    steps = steps_of(history) if steps is None else steps
+    found = [_wait_for(step) for step in steps if _is_waited_for(step)]
     found += [
         Wait(
             kind="hook" if hook.where is None else "event", name=hook.name, cmd=hook.cmd,

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.core import events as ev
 from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.ports import AttemptRow, RunRow, Status, WorkerKind, WorkerRow
+from holdfast.views.steps import StepView
 from holdfast.views.times import ago, length, until
 from holdfast.views.values import PlainReader
 from holdfast.views.waits import Wait, waits_of
@@ -41,10 +42,12 @@ def why(
     workers: Sequence[WorkerRow] | None = None,
     max_attempts: Mapping[str, int] | None = None,
     reader: PlainReader = NO_CODEC,
+    steps: Sequence[StepView] | None = None,
     attempts: Sequence[AttemptRow] = (),
 ) -> Why:
     """Works with a row alone, and says more the more is given: the history, the workers of the app, how often each step
-    may be tried, what reads errors that are encrypted, and the run's attempts on other workers."""
+    may be tried, what reads errors that are encrypted, and the run's attempts on other workers. `steps` are those of the
+    history, if they are known already."""
     status = Status(row.status)
     if status.is_final:
         return _ended(row, history, reader)
@@ -67,12 +70,12 @@ def why(
     nobody = _nobody(row, now, workers) or _elsewhere(now, attempts, workers)
     cancelled = _cancelled(history)
     if cancelled is not None and status in (Status.WAITING, Status.RUNNING):
-        return _still_there(cancelled, nobody or _under_way(row, now, history, max_attempts or {}), now)
+        return _still_there(cancelled, nobody or _under_way(row, now, history, max_attempts or {}, steps), now)
     if status == Status.RETRY:
         return nobody or _between_attempts(row, now, history, reader)
     if status == Status.PENDING:
         return nobody or Why(kind="worker", text="waits for a worker", since=max(row.created_at, row.wake_at or 0))
-    return nobody or _under_way(row, now, history, max_attempts or {})
+    return nobody or _under_way(row, now, history, max_attempts or {}, steps)
 
 
 def _cancelled(history: Sequence[ev.Event]) -> ev.CancelRequested | None:
@@ -203,10 +206,16 @@ def _between_attempts(row: RunRow, now: int, history: Sequence[ev.Event], reader
     return Why(kind="retry", text=f"next attempt {when}", since=failed and failed.ts, details=details)
 
 
-def _under_way(row: RunRow, now: int, history: Sequence[ev.Event], max_attempts: Mapping[str, int]) -> Why:
+def _under_way(
+    row: RunRow,
+    now: int,
+    history: Sequence[ev.Event],
+    max_attempts: Mapping[str, int],
+    steps: Sequence[StepView] | None,
+) -> Why:
     if row.status == Status.RUNNING and row.owner is None:  # its worker has stopped, and left it to others
         return Why(kind="worker", text="waits for a worker")
-    waits = waits_of(history, row) if history else []
+    waits = waits_of(history, row, steps) if history else []
     if row.status == Status.RUNNING:
         waits = [wait for wait in waits if wait.kind in ("step", "retry")] or waits
     if not waits:
