@@ -1,7 +1,8 @@
 """`make bench-celery`: steps in the pool of a Celery worker, and in an executor of our own, beside plain Celery with the same
 pool, on the same Redis. Holdfast's store is a PostgreSQL that syncs every commit; plain Celery syncs nothing.
 
-The ways take turns, so that what else the machine does concerns all of them; the best round of each counts.
+The ways take turns, so that what else the machine does concerns all of them; the best round of each counts. CPU time is that
+of all processes together: of the worker, the engine, the servers and this one.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ WAYS: dict[str, list[list[str]]] = {
 
 
 @contextlib.contextmanager
-def synced_postgres() -> Iterator[str]:
+def synced_postgres() -> Iterator[tuple[str, int]]:
     server = postgres_server.Server(Path(tempfile.mkdtemp(prefix="hf-bench-pg-")))
     try:
         server.make()
         with (server.data / "postgresql.conf").open("a") as file:
             file.write("fsync = on\nfull_page_writes = on\nshared_buffers = '128MB'\n")
         server.start()
-        yield server.url
+        yield server.url, int((server.data / "postmaster.pid").read_text().split()[0])
     finally:
         with contextlib.suppress(RuntimeError):
             server.stop("immediate")
@@ -74,6 +75,29 @@ def workers(way: str, environment: dict[str, str]) -> Iterator[None]:
             process.terminate()
         for process in started:
             process.wait(60)
+
+
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_of_all(postmaster: int) -> float:
+    """Seconds of CPU that this process, those that it has started, and the database have taken so far."""
+    stats: dict[int, list[str]] = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            with contextlib.suppress(OSError):
+                stats[int(place.name)] = (place / "stat").read_text().rpartition(")")[2].split()
+    ours = {os.getpid(), postmaster}
+    total, grown = 0.0, True
+    while grown:
+        grown = False
+        for pid, fields in stats.items():
+            if pid not in ours and int(fields[1]) in ours:
+                ours.add(pid)
+                grown = True
+    for pid in ours & stats.keys():
+        total += sum(map(int, stats[pid][11:15]))  # its own, and that of children that have ended
+    return total / TICK
 
 
 def celery_work(size: int) -> Work:
@@ -114,8 +138,8 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1_000, help="runs, links of the chain, members of the chord")
     options = parser.parse_args()
     sys.setrecursionlimit(20_000)  # for plain Celery's chain
-    took: dict[tuple[str, str], list[float]] = {}
-    with redis_server.own_server() as redis, synced_postgres() as store:
+    took: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    with redis_server.own_server() as redis, synced_postgres() as (store, postmaster):
         environment = {"BENCH_REDIS": redis.url, "HOLDFAST_STORE": store}
         os.environ["HOLDFAST_STORE"] = store
         on_celery.plain.conf.update(broker_url=f"{redis.url}/2", result_backend=f"{redis.url}/3")
@@ -125,14 +149,19 @@ def main() -> None:
                 with workers(way, environment):
                     work.pop("warm up")()
                     for name, action in work.items():
-                        began = time.perf_counter()
+                        began, cpu = time.perf_counter(), cpu_of_all(postmaster)
                         action()
-                        took.setdefault((name, way), []).append(time.perf_counter() - began)
+                        both = (time.perf_counter() - began, cpu_of_all(postmaster) - cpu)
+                        took.setdefault((name, way), []).append(both)
         on_celery.app.close()
     print(f"| {options.size:,} | " + " | ".join(WAYS) + " |\n|---|" + "---|" * len(WAYS))
     for name in ("× 5 steps", "chain", "chord"):
-        plain = min(took[name, "plain Celery"])
-        cells = [f"{min(took[name, way]):.2f} s ({plain / min(took[name, way]):.1f} ×)" for way in WAYS]
+        plain = min(took[name, "plain Celery"])[0]
+        steps = options.size * (5 if "×" in name else 1)
+        cells = []
+        for way in WAYS:
+            seconds, cpu = min(took[name, way])
+            cells.append(f"{seconds:.2f} s ({plain / seconds:.1f} ×), {cpu / steps * 1_000:.1f} ms CPU a step")
         print(f"| {name} | " + " | ".join(cells) + " |")
     print("\nload", *os.getloadavg())
 

@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.codec import Codec
+from holdfast.core.definitions import StepDefinition
 from holdfast.core.registry import Definitions
 from holdfast.engine.carried import Carried, CarriedHost, Silent
 from holdfast.engine.engine import Engine
@@ -147,11 +149,12 @@ def build_carried(
     description: dict[str, Any] | None,
 ) -> CarriedHost:
     """A worker that executes attempts that it is told of, on the threads of those who tell it."""
-    describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     executor = LentThreads(
-        app.find_step, app.codec, store.clock, child_command=describe, keep_logs=app.keep_logs,
-        surroundings=Surroundings(app.arounds, app.replaced, store.secret), is_apart=is_apart, is_ending=is_ending,
-    )  # fmt: skip
+        *_where_steps_execute(app, store),
+        is_apart=is_apart,
+        is_ending=is_ending,
+        **_how_steps_execute(app, store, description),
+    )
     carried = Carried(app, store, executor, Silent(notifier), store.clock, build, queues, MANY, settings)
     return CarriedHost(carried)
 
@@ -159,11 +162,20 @@ def build_carried(
 def build_local_executor(
     app: Definitions, store: Store, concurrency: int, processes: int | None, description: dict[str, Any] | None
 ) -> LocalExecutor:
-    clock = store.clock  # the database's time, if that has one of its own
-    describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     return LocalExecutor(
-        app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
-        child_command=describe, keep_logs=app.keep_logs, instruments=app.instruments,
-        surroundings=Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
-        transact=store.transaction,
+        *_where_steps_execute(app, store), threads=concurrency, processes=processes or os.cpu_count() or 2,
+        **_how_steps_execute(app, store, description),
     )  # fmt: skip
+
+
+def _where_steps_execute(app: Definitions, store: Store) -> tuple[Callable[[str], StepDefinition], Codec, Clock]:
+    return app.find_step, app.codec, store.clock  # the database's time, if that has one of its own
+
+
+def _how_steps_execute(app: Definitions, store: Store, description: dict[str, Any] | None) -> dict[str, Any]:
+    describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
+    return {
+        "child_command": describe, "keep_logs": app.keep_logs, "instruments": app.instruments,
+        "surroundings": Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
+        "transact": store.transaction,
+    }  # fmt: skip

@@ -28,7 +28,8 @@ class Shop:
         self.ledger_file = folder / "ledger"
         self.env = {
             **os.environ, "HOLDFAST_STORE": store, "BROKER": broker, "LEDGER": str(self.ledger_file), "SWEEP": "0.3",
-            "PATIENCE": "0.5", "PYTHONPATH": str(HERE), "PYTHONWARNINGS": "ignore", **env,
+            "PATIENCE": "0.5",
+            "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", "PYTHONWARNINGS": "ignore", **env,
         }  # fmt: skip
         self.app = App("shop", store)
         self.workers: list[subprocess.Popen[bytes]] = []

@@ -3,14 +3,11 @@ all stores: one line for each effect."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
-import signal
 import time
 from pathlib import Path
 
-from holdfast import App, FatalError, RetryableError, this_step, wf
+from holdfast import App, this_step
 from holdfast.executors.celery import carrier
 
 LEDGER = Path(os.environ.get("LEDGER", "ledger"))
@@ -38,12 +35,6 @@ def twice(x: int) -> int:
     return 2 * x
 
 
-@app.step
-async def later(x: int) -> int:
-    await asyncio.sleep(0.01)
-    return x + 1
-
-
 @app.step(force_local=True)
 def where_the_engine_is() -> int:
     return os.getpid()
@@ -52,37 +43,6 @@ def where_the_engine_is() -> int:
 @app.step
 def where_steps_are() -> int:
     return os.getpid()
-
-
-@app.step(max_retries=2, retry_delay=0)
-def flaky(x: int) -> int:
-    if this_step.attempt < 3:
-        raise RetryableError("not yet", retry_after=0)
-    return this_step.attempt
-
-
-@app.step(max_retries=5)
-def fatal() -> None:
-    raise FatalError("never")
-
-
-@app.step(max_retries=1, retry_delay=0)
-def resuming() -> list[int]:
-    reached: list[int] = [*(this_step.last_checkpoint or []), this_step.attempt]
-    this_step.checkpoint(reached)
-    this_step.progress(this_step.attempt, 2)
-    if this_step.attempt == 1:
-        raise ValueError("halfway")
-    return reached
-
-
-@app.step
-def telling() -> str:
-    logging.getLogger("shop").warning("told")
-    this_step.stream("one")
-    this_step.stream("two")
-    wf.set_data("seen", wf.get_data("given"))
-    return this_step.idempotency_key
 
 
 @app.step(timeout="1h")
@@ -104,20 +64,9 @@ def too_slow() -> None:
         note("interrupted too_slow")
 
 
-@app.step(max_losses=2)
-def deadly(x: int) -> None:
-    note(f"deadly {x}")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @app.workflow
 def five(n: int, seconds: float = 0.0) -> int:
     return sum(effect(i, seconds) for i in range(n, n + 5))
-
-
-@app.workflow
-async def wide(n: int) -> int:
-    return sum(await asyncio.gather(*[effect.submit(i) for i in range(n)]))
 
 
 celery = app.celery

@@ -43,8 +43,8 @@ class World:
 
     def worker(self, kind: str, failpoint: str = "", **settings: Any) -> subprocess.Popen[bytes]:
         environment = {
-            **os.environ, "HOLDFAST_STORE": self.store, "FAR_LEDGER": str(self.ledger_path), "PYTHONPATH": str(HERE),
-            "HOLDFAST_FAILPOINT": failpoint,
+            **os.environ, "HOLDFAST_STORE": self.store, "FAR_LEDGER": str(self.ledger_path), "HOLDFAST_FAILPOINT": failpoint,
+            "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         }  # fmt: skip
         command = [sys.executable, str(HERE / "far_process.py"), kind, json.dumps({**QUICK, **settings})]
         with open(self.folder / "log", "ab") as log:

@@ -38,7 +38,12 @@ class Way:
     def _start(self, args: list[str]) -> tuple[list[str], subprocess.Popen[bytes]]:
         with open(self.folder / "log", "ab") as log:
             command = [sys.executable, "-m", "holdfast", "-A", f"behaviours_{self.name}", *args]
-            environment = {**os.environ, "HOLDFAST_STORE": self.store, "PYTHONPATH": str(HERE), **self._environment}
+            environment = {
+                **os.environ,
+                "HOLDFAST_STORE": self.store,
+                "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+                **self._environment,
+            }
             return args, subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def look_after(self) -> None:

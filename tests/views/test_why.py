@@ -13,7 +13,7 @@ from view_histories import NAMES, SECOND, T0, golden, numbered, row_of, worker
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.errors import NondeterminismError
-from holdfast.ports import Place, RunRow, Status
+from holdfast.ports import AttemptRow, Place, RunRow, Status, WorkerRow
 from holdfast.views.summaries import why_summary
 from holdfast.views.why import Why, why
 
@@ -271,3 +271,55 @@ def test_a_run_that_has_not_begun_names_the_limit_it_waits_for(status: Status) -
     assert found.kind == "no_worker", "that comes first"
     found = why(row, T0, history, places=[place(2, key="")])
     assert (found.kind, found.text) == ("limit", "waiting to begin, for a slot of limit 'stripe', number 2 in line")
+
+
+# -- steps that other workers execute
+
+
+def attempt(**fields: Any) -> AttemptRow:
+    given = {"token": "7:1s0:1:0", "run_no": 7, "cmd": "1s0", "step": "charge", "number": 1, "queue": "gpu", "due": T0}
+    return AttemptRow(**{**given, **fields})
+
+
+def far(**fields: Any) -> WorkerRow:
+    row = worker("x1", names=())
+    row.kind, row.queues, row.steps = "executor", fields.get("queues", ["gpu"]), fields.get("steps", ["charge"])
+    return row
+
+
+@pytest.mark.parametrize(
+    ("row", "workers", "kind", "text"),
+    [
+        (attempt(worker="x1", claimed_at=T0 + SECOND), [far()], "step", "step 'charge' executes on x1 for 3.0s"),
+        (attempt(number=2), [far()], "queue", "step 'charge' waits in queue 'gpu' for 4.0s, attempt 2"),
+        (
+            attempt(), [], "unserved_queue",
+            "step 'charge' waits in queue 'gpu' for 4.0s: no worker serves queue 'gpu'; start one: "
+            "holdfast worker --executor-only --queues gpu",
+        ),
+        (
+            attempt(queue=""), [far()], "unserved_queue",
+            "step 'charge' waits in queue 'default' for 4.0s: no worker serves queue 'default'; start one: "
+            "holdfast worker --executor-only --queues default",
+        ),
+        (
+            attempt(), [far(steps=["paint"])], "unserved_queue",
+            "step 'charge' waits in queue 'gpu' for 4.0s: no worker that serves it knows the step; restart them with the "
+            "code that defines it",
+        ),
+    ],
+)  # fmt: skip
+def test_a_step_that_others_execute_is_named_with_its_queue_and_who_is_missing(
+    row: AttemptRow, workers: list[WorkerRow], kind: str, text: str
+) -> None:
+    history = numbered(started())
+    run = waiting(history, "step 'charge' in queue 'gpu'")
+    found = why(run, T0 + 4 * SECOND, history, [worker(names=("buy",)), *workers], attempts=[row])
+    assert (found.kind, found.text) == (kind, text)
+    more = why(run, T0 + 4 * SECOND, history, [worker(names=("buy",)), *workers], attempts=[row, attempt(worker="x2")])
+    assert more.text.endswith(" and 1 more")
+
+
+def test_an_executor_takes_no_run_over() -> None:
+    row = row_of(numbered(started()), status=Status.PENDING, owner=None, wake_at=T0)
+    assert why(row, T0 + SECOND, (), [far()]).kind == "no_worker"

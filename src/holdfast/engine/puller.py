@@ -317,8 +317,8 @@ class Puller:
             mine = {token: held for token, held in self.inflight.items() if held.worker == worker}
             for token, held in mine.items():
                 if held.token not in wanted:
-                    del self.inflight[token]
                     self.executor.cancel(token)
+                    del self.inflight[token]
             if unknown := wanted - {held.token for held in mine.values()}:
                 self.store.release_attempts(worker, sorted(unknown))
                 self._is_stale = True

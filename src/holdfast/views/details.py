@@ -10,7 +10,7 @@ from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
 from holdfast.ports import FINAL, Query, RunQuery, RunRow
 from holdfast.views.reading import MOST_CHILDREN
-from holdfast.views.steps import StepView, steps_of
+from holdfast.views.steps import StepView, steps_of, with_attempts
 from holdfast.views.summaries import (
     hook_summaries,
     log_summaries,
@@ -50,8 +50,9 @@ def read_details(
     beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
     progress = store.attributes(row.id, "progress")
     logs = log_summaries(store.attributes(row.id, "logs"), reader)
+    attempts = store.attempts(row.id)
     places = store.places(row.id) if row.limited and row.status not in FINAL else []
-    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, store.attempts(row.id), places)
+    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, attempts, places)
     children = {child.id: child for child in reversed(store.runs(RunQuery(parent=row.id, limit=MOST_CHILDREN)))}
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
     input = beginnings[-1].input if beginnings else None
@@ -67,7 +68,8 @@ def read_details(
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
         "steps": [
-            step_summary(view, reader, progress, logs, children.get(view.child_id)) for view in steps[:most_steps]
+            step_summary(view, reader, progress, logs, children.get(view.child_id))
+            for view in with_attempts(steps, attempts)[:most_steps]
         ],
         "children": list(children)[:1000],
     }

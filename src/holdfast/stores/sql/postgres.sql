@@ -77,8 +77,8 @@ DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);
 WITH alive AS MATERIALIZED (SELECT 1 FROM workers WHERE id = :worker {fence}),
 due AS MATERIALIZED (
     SELECT a.token FROM attempts a
-    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue {among queues} AND a.not_before <= :now
-      AND a.step {among steps} AND EXISTS (SELECT 1 FROM alive)
+    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue {among queues} AND a.step {among steps}
+      AND EXISTS (SELECT 1 FROM alive)
     ORDER BY a.not_before LIMIT :limit {skip}),
 claimed AS (
     UPDATE attempts a SET worker = :worker, state = 'CLAIMED', claimed_at = :now FROM due WHERE a.token = due.token
