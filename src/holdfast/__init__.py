@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
-    from holdfast.codec import Codec
+    from holdfast.codec import Blobs, Codec, Directory
     from holdfast.compose.checkpointed import Checkpoint, Checkpointed
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
@@ -107,6 +107,7 @@ __all__ = [
     "App",
     "ArgumentError",
     "Ask",
+    "Blobs",
     "BlockingCallError",
     "Canvas",
     "Checkpoint",
@@ -120,6 +121,7 @@ __all__ = [
     "DeadlockError",
     "DecodeError",
     "DefinitionError",
+    "Directory",
     "DuplicateNameError",
     "EncodeError",
     "Every",
@@ -235,7 +237,7 @@ _HOMES = {
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
-    "holdfast.codec": ["Codec"],
+    "holdfast.codec": ["Blobs", "Codec", "Directory"],
     "holdfast.core.context": ["StepAttempt"],
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.compose.saga": ["Saga", "saga"],

@@ -6,11 +6,13 @@ Times are integer microseconds since the epoch, on the store's clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
+
+from holdfast.telemetry.clock import LamportClock
 
 
 class Status(StrEnum):
@@ -149,12 +151,14 @@ class Posted(msgspec.Struct, gc=False):
 
 
 class Letter(msgspec.Struct, gc=False):
-    """A message as its run's owner reads it."""
+    """A message as its run's owner reads it. `clock` is the logical clock of who sent it, at the time `ts`."""
 
     id: int
     run_no: int
     kind: str
     body: bytes
+    ts: int = 0
+    clock: int = 0
 
 
 Collision = Callable[["NewRun", RunRow], None]
@@ -377,7 +381,8 @@ class WorkerKind(StrEnum):
 
 class WorkerRow(msgspec.Struct, kw_only=True):
     """A worker: what its code knows by `names`, the schedules that its code declares, and the `queues` whose attempts it
-    executes, of these `steps`. `damage` says what of it could not be read."""
+    executes, of these `steps`. `clock` is its logical clock at its last heartbeat. `damage` says what of it could not be
+    read."""
 
     id: str
     app: str
@@ -392,7 +397,52 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     address: str = ""
     started_at: int = 0
     lease_until: int = 0
+    clock: int = 0
     damage: str = ""
+
+
+class Backlog(msgspec.Struct, kw_only=True, gc=False):
+    """What waits, counted up to a bound: runs outside of memory, runs that are due and nobody has claimed, since when
+    the first of them is, and messages in inboxes."""
+
+    parked: int = 0
+    due: int = 0
+    due_since: int | None = None
+    inbox: int = 0
+
+
+class RunNote(msgspec.Struct, array_like=True, gc=False):
+    """Something about a run that its history doesn't say: it was claimed, or let go."""
+
+    no: int
+    kind: str
+    ts: int
+    clock: int
+    reason: str = ""
+
+
+class Notes(msgspec.Struct, gc=False):
+    """What one worker tells those who watch, at one time: events that it has committed, from number to number by run,
+    and what no history says."""
+
+    worker: str
+    recorded: dict[int, tuple[int, int]] = {}
+    runs: list[RunNote] = []
+    events: list[dict[str, Any]] = []
+
+    def size(self) -> int:
+        return len(self.recorded) + len(self.runs) + len(self.events)
+
+
+class RecordedEvent(msgspec.Struct, gc=False):
+    """An event as it is stored, for those who watch."""
+
+    no: int
+    seq: int
+    worker: str
+    ts: int
+    clock: int
+    payload: bytes
 
 
 class DataSpan(msgspec.Struct, kw_only=True, frozen=True):
@@ -447,20 +497,24 @@ class ScheduleRow(msgspec.Struct, kw_only=True):
 
 
 class ScheduleChange(msgspec.Struct, kw_only=True):
-    """What to make of a schedule that was read as `row.revision` (0: there was none), and the runs it starts."""
+    """What to make of a schedule that was read as `row.revision` (0: there was none), the runs it starts, and what others
+    are told."""
 
     row: ScheduleRow
     runs: list[NewRun] = []
+    messages: list[Message] = []
     delete: bool = False
 
 
 class Query(Protocol):
     """What people and monitors read of a store. Nothing here writes, and lists never read payloads. `url` is for people:
-    no password is in it. `clock` is the store's time, to wait by."""
+    no password is in it. `clock` is the store's time, to wait by. `logical_clock` is that of this process: it goes past
+    those of all messages, histories and heartbeats that are read for a worker."""
 
     app: str
     url: str
     clock: Clock
+    logical_clock: LamportClock
 
     def now(self) -> int:
         """The store's time. All workers on one store agree on it."""
@@ -477,6 +531,26 @@ class Query(Protocol):
 
     def apps(self) -> list[str]:
         """The apps that have runs, workers or schedules here, by name; for whoever looks at a store without an app's code."""
+
+    def backlog(self, most: int) -> Backlog:
+        """What waits, each counted up to `most`."""
+
+    # -- telemetry
+
+    def is_watched(self) -> bool:
+        """Whether anybody wants to be told what the workers of this app do."""
+
+    def newest_notes(self) -> int:
+        """The number of the last notes that were published."""
+
+    def notes(self, after: int, limit: int) -> list[tuple[int, Notes]]:
+        """What was published after that number, with its numbers; those of other apps, and what can't be read, are empty."""
+
+    def rows(self, numbers: Sequence[int]) -> list[RunRow]:
+        """Runs of the app by their numbers."""
+
+    def recorded(self, ranges: Mapping[int, tuple[int, int]]) -> list[RecordedEvent]:
+        """The events of runs, from number to number."""
 
     # -- runs
 
@@ -498,6 +572,9 @@ class Query(Protocol):
 
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
         """A run's history after event number `after`, up to and with number `until`, all of it or only the kinds given."""
+
+    def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
+        """The logical clocks of a run's events after number `after`, by number; 0 where an older version wrote them."""
 
     def data(self, run_id: str) -> dict[str, bytes]:
         """What the run has published of its data."""
@@ -544,6 +621,10 @@ class Store(Query, Protocol):
     (after a commit: once `settle` has returned). After a StoreBusyError it certainly didn't, and can be tried again.
     A value that the database can't hold is an EncodeError, and nothing has happened; a time beyond the last one it
     can hold is that last one.
+
+    Events, messages and heartbeats are written with numbers of the logical clock: higher than those of all that this
+    process has written or read before, and, after a restart, than those of all that is in the store. Within one
+    transaction events come before messages, and the number before its first event is given to nobody.
     """
 
     def check(self) -> None:
@@ -585,6 +666,14 @@ class Store(Query, Protocol):
 
     def addresses(self, everyone: bool = False) -> list[str]:
         """Where the engines of live workers can be rung: those of the app, or of all apps."""
+
+    # -- telemetry
+
+    def watch(self, watcher: str, until: int) -> None:
+        """Say that somebody wants to be told what the workers of this app do, until then; or no more, if that is now."""
+
+    def publish(self, notes: Notes) -> None:
+        """Tell those who watch. It is kept for a moment, and may be lost."""
 
     # -- runs
 
@@ -639,6 +728,9 @@ class Store(Query, Protocol):
     def collect(self, limit: int) -> Collected:
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
         run with a control message in its inbox stays until somebody has dealt with it."""
+
+    def named_blobs(self, keys: Sequence[str]) -> set[str]:
+        """Those of these blobs (and perhaps others) that anything in the store names, of whichever app."""
 
     def reset_times(self, ahead: int) -> int:
         """The clock was set back. Runs that wait for a time, and whose last event is further in the future than `ahead`,
@@ -696,9 +788,9 @@ class Store(Query, Protocol):
         """When the next schedule of these workflows has something to do; 0 if one has now, from its queue."""
 
     def save_schedules(self, changes: Sequence[ScheduleChange]) -> list[str]:
-        """Write schedules and create their runs. A schedule that somebody else has changed since it was read stays
-        as it is, and none of its runs is created; a run whose id is taken is left alone. The names of those that were
-        written."""
+        """Write schedules, create their runs and post their messages. A schedule that somebody else has changed since it
+        was read stays as it is, none of its runs is created and no message posted; a run whose id is taken is left alone.
+        The names of those that were written."""
 
     # -- domain events
 
@@ -722,7 +814,7 @@ class Store(Query, Protocol):
 
 class Topic(StrEnum):
     """What a hint is about, so that a worker asks only for that: runs to be claimed, messages to runs, domain events,
-    schedules, attempts to be claimed, attempts that are not wanted any more."""
+    schedules, attempts to be claimed, attempts that are not wanted any more, those who watch."""
 
     EVERYTHING = "*"
     RUNS = "runs"
@@ -731,6 +823,7 @@ class Topic(StrEnum):
     SCHEDULES = "schedules"
     ATTEMPTS = "attempts"
     DROPPED = "dropped"
+    WATCHERS = "watchers"
 
 
 class Notifier(Protocol):
@@ -759,7 +852,8 @@ class Watch(Protocol):
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
-    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that."""
+    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that. `trace` is
+    the `traceparent` that its run goes on from; `sent_at` is set if somebody wants to know how long it waits."""
 
     token: int
     run_no: int
@@ -783,6 +877,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     streams_as: int = 0
     company: int = 0
     at_most_once: bool = False
+    trace: str = ""
+    sent_at: int = 0
 
 
 class Outcome(msgspec.Struct, kw_only=True):

@@ -53,6 +53,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import ScheduleRow
 from holdfast.printing import show
+from holdfast.telemetry.instruments import Instruments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,6 +75,7 @@ class Registry(Owner, abc.ABC):
         self.codec = codec
         self.include = include
         self.arounds: list[Around] = []
+        self.instruments = Instruments()
         self.replaced: Mapping[Resource[Any], Any] = {}
         self.hook_models = Models("hook", HOOKS)
         self.request_models = Models("request", REQUESTS)
@@ -296,6 +298,10 @@ class Registry(Owner, abc.ABC):
     def known_names(self) -> list[str]:
         """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""
         return [*self.startable_names(), *_built_ins()]
+
+    def step_names(self) -> list[str]:
+        """What a worker of this app can execute for others."""
+        return sorted(self._steps)
 
     def load(self) -> None:
         """Import the modules named in `include`."""

@@ -6,12 +6,13 @@ Apart from `app.py` because programs that only define or start things should not
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.registry import Definitions
 from holdfast.engine.engine import Engine
 from holdfast.engine.host import Host
+from holdfast.engine.puller import Puller
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreUnavailableError
 from holdfast.executors.local import LocalExecutor
@@ -19,10 +20,18 @@ from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Clock, Notifier, Store
 from holdfast.stores.doorbell import Doorbell, Intercom
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.telemetry.clock import LamportClock
 
 
-def open_store(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+def open_store(app: str, url: str, clock: Clock, logical_clock: LamportClock | None = None) -> tuple[Store, Notifier]:
     """A store and its notifier from a URL."""
+    store, notifier = _open(app, url, clock)
+    if logical_clock is not None:
+        store.logical_clock = logical_clock
+    return store, notifier
+
+
+def _open(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
     scheme = url.partition("://")[0] if "://" in url else "sqlite"
     if scheme in ("postgresql", "postgres"):
         return _open_postgres(app, url, clock)
@@ -51,19 +60,44 @@ def build_engine(
     app: Definitions,
     store: Store,
     notifier: Notifier,
-    clock: Clock,
     *,
     build: str,
     concurrency: int,
     processes: int | None,
     settings: Settings | None,
     description: dict[str, Any] | None,
+    queues: Sequence[str] | None = ("",),
 ) -> Host:
     """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
+    executor = build_local_executor(app, store, concurrency, processes, description)
+    isolate = description is not None
+    return Host(Engine(app, store, executor, notifier, store.clock, build, settings, isolate=isolate, queues=queues))
+
+
+def build_puller(
+    app: Definitions,
+    store: Store,
+    notifier: Notifier,
+    *,
+    build: str,
+    queues: Sequence[str],
+    concurrency: int,
+    processes: int | None,
+    settings: Settings | None,
+    description: dict[str, Any] | None,
+) -> Host:
+    """A worker that executes attempts of other workers' runs."""
+    executor = build_local_executor(app, store, concurrency, processes, description)
+    return Host(Puller(app, store, executor, notifier, store.clock, build, queues, concurrency, settings))
+
+
+def build_local_executor(
+    app: Definitions, store: Store, concurrency: int, processes: int | None, description: dict[str, Any] | None
+) -> LocalExecutor:
     clock = store.clock  # the database's time, if that has one of its own
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
-    executor = LocalExecutor(
+    return LocalExecutor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
-        child_command=describe, surroundings=Surroundings(app.arounds, app.replaced, store.secret), keep_logs=app.keep_logs,
+        child_command=describe, keep_logs=app.keep_logs, instruments=app.instruments,
+        surroundings=Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
     )  # fmt: skip
-    return Host(Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None))

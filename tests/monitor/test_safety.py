@@ -18,7 +18,7 @@ from holdfast.monitor import monitor
 
 TOKEN = "a-token-of-the-tests"
 READING = (
-    "/api/about", "/api/runs", "/api/counts", "/api/run?id=s", "/api/run/tree?id=s", "/api/run/events?id=s",
+    "/metrics", "/api/about", "/api/runs", "/api/counts", "/api/run?id=s", "/api/run/tree?id=s", "/api/run/events?id=s",
     "/api/run/reruns?id=s&at=1", "/api/workflows", "/api/workers", "/api/schedules", "/api/hooks", "/api/changes",
     "/workflows/runs", "/workflows/runs/s", "/workflows/", "/workers", "/schedules", "/hooks",
 )  # fmt: skip

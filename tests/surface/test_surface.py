@@ -83,6 +83,7 @@ NO_TWIN: dict[type, set[str]] = {
         "use_store",
         "close",
         "worker",
+        "executor",
         "lifespan",
         "remote",
         "select",

@@ -93,8 +93,10 @@ from holdfast.ports import (
     Status,
     Store,
     Topic,
+    WorkerKind,
 )
 from holdfast.printing import show
+from holdfast.telemetry.instruments import MessageReport, RunReport
 from holdfast.views.entries import Entries, RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.trace import LIMIT, TraceNode, trace_of
 from holdfast.views.waits import awaits
@@ -116,6 +118,7 @@ class Client:
         self.store = store
         self.notifier = notifier
         self.codec: Codec = definitions.codec
+        self._instruments = definitions.instruments
         self._entries = Entries(self.codec)
 
     # -- starting
@@ -158,6 +161,7 @@ class Client:
             number = max((int(row.id[len(key) :]) for row in found), default=0) + tries
             new = self._new(name, call, replace(options, id=f"{key}{number}"), now, now + quiet)
             if self.store.create(new) is None:
+                self._tell_submitted(new)
                 break  # else somebody else was faster
         self.notifier.ring(Topic.RUNS)
         return Run(self, new.id, new.no)
@@ -175,7 +179,19 @@ class Client:
     def _started(self, new: NewRun, taken: RunRow | None, options: StartOptions) -> Run[Any]:
         if taken is not None and options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
             self.retry(Which(taken.id, taken.no))
+        if taken is None:
+            self._tell_submitted(new)
         return Run(self, new.id, new.no if taken is None else taken.no)
+
+    def _tell_submitted(self, new: NewRun) -> None:
+        if (tell := self._instruments.run_submitted) is not None:
+            options = msgspec.json.decode(new.options, type=RunOptions)
+            tell(
+                RunReport(
+                    id=new.id, workflow=new.workflow, status=Status.PENDING, parent_id=new.parent_id,
+                    root_id=new.root_id or new.id, trace=options.trace or None,
+                )
+            )  # fmt: skip
 
     def _new(self, name: str, call: bytes, options: StartOptions, now: int, begin_at: int | None = None) -> NewRun:
         refuse_while_importing(f"a run of {name!r} is started")
@@ -210,6 +226,7 @@ class Client:
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
             max_retries=options.max_retries,
             queue=options.queue or "",
+            trace=options.traceparent or (self._instruments.current_trace() if origin is None else origin.trace),
             quiet=origin is not None and origin.quiet,
             expires=expires,
         )
@@ -337,7 +354,7 @@ class Client:
     def _nobody_works(self) -> str:
         """If no worker is alive: that, and what to do about it."""
         now = self.store.now()
-        if any(worker.lease_until > now for worker in self.store.workers()):
+        if any(worker.lease_until > now and worker.kind == WorkerKind.ENGINE for worker in self.store.workers()):
             return ""
         return (
             f"no worker of app {self.app!r} is alive on {self.store.url}; start one with `holdfast -A <module> worker`, "
@@ -436,7 +453,8 @@ class Client:
         return {key: self._decode(workflow, value) for key, value in self.store.data(run.id).items()}
 
     def history(self, run: Which) -> list[RunEvent]:
-        return [self._entries.event(event) for event in self.events(run)]
+        events, clocks = self.events(run), self.store.clocks(run.id)
+        return [self._entries.event(event, clocks.get(event.seq, 0)) for event in events]
 
     def steps(self, run: Which) -> RunSteps:
         return self._entries.steps(self.events(run), self.store.attributes(run.id, "progress"))
@@ -669,7 +687,7 @@ class Client:
 
     def finish_step(self, token: str, result: object) -> None:
         found = self.check_step_token(token)
-        encoded = self.codec.encode(result, f"the result of step {found.step!r}")
+        encoded = self.codec.encode(result, f"the result of step {found.step!r}", apart=True)
         self._end_step(found, Raw(encoded), ev.NULL)
 
     def fail_step(self, token: str, error: BaseException | str) -> None:
@@ -762,6 +780,8 @@ class Client:
             raise RunFinishedError(
                 f"{failure}: run {message.run_id} has ended ({posted.status})", run_id=message.run_id
             )
+        if (tell := self._instruments.message_sent) is not None:
+            tell(MessageReport(run_id=message.run_id, kind=message.kind))
         self.notifier.ring(Topic.INBOX)
         return posted.kept
 
@@ -821,6 +841,7 @@ class Client:
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
+        self._tell_submitted(new)
         self.notifier.ring(Topic.RUNS)
         return Run(self, new_id, new.no)
 

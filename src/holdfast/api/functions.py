@@ -200,6 +200,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
         expires: Duration | dt.datetime | None = None,
         debounce: Duration | None = None,
         at_most: Duration | None = None,
+        traceparent: str | None = None,
     ) -> CallOptions[P, R, F]:
         """Say more about one call: `fn.options(id="order-17").start(order)`.
 
@@ -226,6 +227,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
                 expires,
                 debounce,
                 at_most,
+                traceparent,
             ),
         )
 
@@ -447,6 +449,10 @@ def child_options(options: StartOptions, durable: bool, now: int) -> dict[str, o
         raise WrongContextError(
             f"if_exists={options.if_exists!r} is for runs that are started from outside; a workflow that is replayed can't "
             "look whether a run exists, so do it in a step"
+        )
+    if options.traceparent is not None:
+        raise WrongContextError(
+            "traceparent= is for runs that are started from outside; a child is in its parent's trace"
         )
     if options.expires is not None or options.debounce is not None:
         raise WrongContextError("expires= and debounce= are for runs that are started from outside, or from a step")

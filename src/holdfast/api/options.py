@@ -33,6 +33,7 @@ from holdfast.core.definitions import (
 from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError
 from holdfast.printing import show
+from holdfast.telemetry.instruments import is_traceparent
 
 IfExists = Literal["return", "error", "restart"]
 OnParentClose = Literal["cancel", "abandon"]
@@ -57,6 +58,7 @@ class StartOptions:
     expires: Duration | dt.datetime | None = None
     debounce: Duration | None = None
     at_most: Duration | None = None
+    traceparent: str | None = None
     again: bool = False  # an earlier attempt of the step that starts it may have done so
 
     def __post_init__(self) -> None:
@@ -78,10 +80,16 @@ class StartOptions:
         one_of("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
         if self.data is not None:
             check_data("data", self.data)
+        if self.traceparent is not None and not is_traceparent(self.traceparent):
+            raise DefinitionError(
+                f"traceparent={show(self.traceparent)}: give the header of that name as it came, 00-<32 digits>-<16 digits>-01"
+            )
         if isinstance(self.expires, dt.datetime):
             to_epoch(self.expires, "expires")
         else:
             timeout_of("expires", self.expires)
+        if self.data is not None:
+            check_data("data", self.data)
         self._check_debounce()
 
     def _check_debounce(self) -> None:

@@ -282,11 +282,13 @@ def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
 @json_option
 @click.pass_context
 def history(context: click.Context, run: str, as_json: bool) -> None:
-    """The events of a run, numbered. The numbers are what `runs fork --at` takes."""
+    """The events of a run, numbered. The numbers are what `runs fork --at` takes. CLOCK is the logical clock: what led to
+    something else has the lower one, whichever process it happened in."""
     target = open_target(context)
     row = target.find(run)
     reader = PlainReader(target.app.codec)
-    events = [event_summary(payload, reader) for payload in target.store.payloads(row.id)]
+    payloads, clocks = target.store.payloads(row.id), target.store.clocks(row.id)
+    events = [event_summary(payload, reader, clocks) for payload in payloads]
     if as_json:
         print_json(events)
         return
@@ -303,10 +305,11 @@ def history(context: click.Context, run: str, as_json: bool) -> None:
                 Styled(at, "dim"),
                 Styled(event["kind"], _style_of(event["kind"])),
                 f"{event.get('name', '')}{attempt}",
+                Styled(str(event["clock"] or ""), "dim"),
                 Styled(event_text(event), "dim"),
             ]
         )
-    print_table(["SEQ", "AT", "EVENT", "NAME", "DETAIL"], rows)
+    print_table(["SEQ", "AT", "EVENT", "NAME", "CLOCK", "DETAIL"], rows)
 
 
 def _style_of(kind: str) -> str:

@@ -495,7 +495,7 @@ class Execution(Asking):
                 if type(result) is Recorded:
                     result = result.data
                 else:
-                    result = Raw(self.codec.encode(result, f"the result of workflow {self.program.name!r}"))
+                    result = Raw(self.codec.encode(result, f"the result of workflow {self.program.name!r}", apart=True))
             except Exception as unfit:
                 if _may_pass(unfit):
                     raise

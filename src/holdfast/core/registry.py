@@ -12,6 +12,7 @@ from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
 from holdfast.ports import ScheduleRow, Store
+from holdfast.telemetry.instruments import Instruments
 
 
 class Definitions(Protocol):
@@ -22,6 +23,7 @@ class Definitions(Protocol):
     keep_logs: int | None
     arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
+    instruments: Instruments
     hook_models: Any
     request_models: Any
     revision: int  # changes whenever something is defined
@@ -34,6 +36,8 @@ class Definitions(Protocol):
         """Whether it defines a workflow or step of that name."""
 
     def known_names(self) -> list[str]: ...
+
+    def step_names(self) -> list[str]: ...
 
     def declared_schedules(self) -> list[ScheduleRow]: ...
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import failpoints
+from holdfast.codec.blobs import store_mark, sweep
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.loop import Greenlets
@@ -24,6 +26,7 @@ from holdfast.core.registry import Definitions, is_own
 from holdfast.engine.agenda import Agenda
 from holdfast.engine.attempts import encode_attempt, lost_outcome, token_of
 from holdfast.engine.backoff import Backoff
+from holdfast.engine.broadcast import Broadcast
 from holdfast.engine.domain_events import EventDelivery, news_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.identity import Identity
@@ -31,6 +34,7 @@ from holdfast.engine.inflight import InFlight
 from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.probation import Probation
 from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message, stream_message
+from holdfast.engine.reporting import Reporter
 from holdfast.engine.run import Home, LiveRun, Probe, read_options
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Claims, Inbox
@@ -66,6 +70,7 @@ BATCH = 100
 LOST = 1_000
 """How many attempts of workers that are gone are ended at a time."""
 COLLECT_AGAIN = 0.05
+SWEEP_BLOBS_EVERY = 3_600.0
 KEPT_OUTCOME_AGAIN = 1.0
 
 
@@ -137,6 +142,7 @@ class Engine:
         self.backoff = Backoff(clock)
         self.claims = Claims(store)
         self.inbox = Inbox(store)
+        self._sweep_blobs_at = 0.0
         self.events = EventDelivery(store, app.codec)
         self.ticks = Ticks(app, store, self.membership.names, self.settings.schedules)
         self.runs: dict[int, LiveRun] = {}
@@ -145,6 +151,7 @@ class Engine:
         self.due = Agenda()  # by the store's clock: when time alone brings a run in memory forward
         self.agenda = Agenda()  # by the clock that never jumps
         self.last_commit: float | None = None
+        self._commit_began = 0.0
         self.lost: StoreLostError | None = None  # the store is gone for good, as far as this process can tell
         self.strain = ""  # what weighs on the store without stopping it
         self.stopping = False
@@ -153,7 +160,8 @@ class Engine:
         self._idle: OrderedDict[int, LiveRun] = OrderedDict()
         self._touched: dict[int, LiveRun] = {}
         self._kept: list[Outcome] = []  # could not be posted to those who own their runs now
-        self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock)
+        self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
+        self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock, self.reporter)
         self._is_in_doubt = False  # a commit of unknown fate may yet happen
         self._has_unknown_claims = False
 
@@ -314,6 +322,9 @@ class Engine:
             live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), report.value)
         else:
             live.steps.report(report.kind, attempt.cmd, report.value)
+            if report.kind == "progress" and self.reporter.is_on:
+                began = self.executor.started_at(attempt.token) or self.store.now()
+                self.reporter.progressed(attempt, began, report.value)
         self._make_ready(live)
 
     def _post(self, message: Message) -> None:
@@ -405,6 +416,18 @@ class Engine:
             if not has_more or clock() >= end:
                 break
         self.agenda.set("collect", clock() + (COLLECT_AGAIN if has_more else self.settings.collect_every))
+        if self.app.codec.blobs is not None and clock() >= self._sweep_blobs_at:
+            self._sweep_blobs_at = clock() + SWEEP_BLOBS_EVERY
+            threading.Thread(target=self._sweep_blobs, name="holdfast-blobs", daemon=True).start()
+
+    def _sweep_blobs(self) -> None:
+        """On a thread of its own: there may be many, and they may be far away."""
+        blobs = self.app.codec.blobs
+        assert blobs is not None
+        try:
+            sweep(blobs, store_mark(self.store.secret()), self.store.named_blobs)
+        except Exception as error:  # they are found the next time
+            logger.warning("blobs that nobody names could not be deleted: %s: %s", type(error).__name__, error)
 
     def _set_aside_unknown(self) -> None:
         before = self.store.now() - round(self.settings.unknown_after * 1_000_000)
@@ -424,14 +447,16 @@ class Engine:
     def _tick(self) -> None:
         """Let schedules start what is due."""
         if self._try("starting what is scheduled", self.ticks.fire):
-            self.claims.stale = True
-            self._tell_peers(Topic.RUNS)
+            self.claims.stale = self.inbox.stale = True  # runs that go on may have been told to end
+            self._tell_peers(Topic.INBOX)
 
     def _read_inbox(self) -> None:
         for letter in self._try("reading inboxes", lambda: self.inbox.poll(self.me.worker)) or ():
             live = self.runs.get(letter.run_no)
             if live is not None and live.add_letter(letter):
                 self._make_ready(live)
+                if self.reporter.is_on:
+                    self.reporter.letters(live.row, [letter], self.store.now())
 
     def _deliver_events(self) -> None:
         """Bring domain events to those of this app who listen: runs to start, runs that wait."""
@@ -586,6 +611,8 @@ class Engine:
             self._commit_failed(touched, changes, error)
             return
         self.backoff.succeeded()
+        if self.reporter.is_on:
+            self.reporter.committed(changes, committed.claimed, self.clock.monotonic() - self._commit_began)
         self._act(touched)
         probed = self.probation.probed
         if probed is not None and probed.row.no in touched and self.probation.is_probing():
@@ -607,6 +634,7 @@ class Engine:
     def _write(self, changes: list[tuple[LiveRun, Change]], claim: int) -> Committed:
         """One transaction. If a change can't be written at all, its run is set aside and the others are written."""
         failpoints.hit("engine.before_commit")
+        self._commit_began = self.clock.monotonic()
         try:
             names = self.membership.names
             committed = self.store.commit(self.me.worker, [change for _, change in changes], claim, names)
@@ -636,6 +664,8 @@ class Engine:
         live.steps.inflight = self.inflight.take_up(claimed.row.no)
         self.runs[claimed.row.no] = live
         self._make_ready(live)
+        if self.reporter.is_on:
+            self.reporter.taken_over(live, claimed, self.store.now())
 
     def _live(self, claimed: Claimed) -> LiveRun:
         return LiveRun(claimed, self._home)
@@ -676,6 +706,8 @@ class Engine:
                         attempts += self._attempt(live, command)
         if attempts:
             self.inflight.add(attempts, self.clock.monotonic() + self.settings.started_after)
+            if self.reporter.is_on:
+                self.reporter.handed_over(attempts, self.store.now())
             failpoints.hit("engine.before_hand_over")
             self.executor.submit(attempts)
             failpoints.hit("engine.after_hand_over")
@@ -752,7 +784,7 @@ class Engine:
             timeout=options.timeout, stall_timeout=options.stall_timeout,
             pool="process" if self.me.isolates and live.steps.is_suspect(command) else options.pool,
             company=live.steps.suspicion.company(command.cmd) if options.pool != "process" else 0,
-            data=command.data, at_most_once=options.at_most_once,
+            data=command.data, at_most_once=options.at_most_once, trace=live.options.trace,
         )  # fmt: skip
 
     def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:

@@ -1,4 +1,4 @@
-"""What turns an engine: its queue, its threads, and the only place that waits."""
+"""What turns an engine, or an executor of attempts of others: its queue, its threads, and the only place that waits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from holdfast.engine.engine import Arrival, DeclaredDead, Engine, Hint, Report, Stop, Wake
 from holdfast.engine.health import Health, Pulse
+from holdfast.engine.puller import Puller
 from holdfast.errors import StoreError, StoreLostError
 from holdfast.logs import install
 from holdfast.ports import Attempt, Clock, Store, Topic
@@ -45,7 +46,7 @@ class RealTime(Waiter):
 class Host:
     """Runs an engine. `run` is its thread; `stop` ends it after draining."""
 
-    def __init__(self, engine: Engine, waiter: Waiter | None = None) -> None:
+    def __init__(self, engine: Engine | Puller, waiter: Waiter | None = None) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
         self._waiter = waiter or RealTime(engine.clock)
@@ -79,6 +80,7 @@ class Host:
         engine.executor.start(
             self._arrivals.put, self._report, functools.partial(engine.membership.may_begin, self._declared_dead)
         )
+        self._report_worker("worker_started")
         self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
         self._heart.start()
 
@@ -107,7 +109,10 @@ class Host:
         self.hint(Topic.EVERYTHING)
 
     def hint(self, topic: Topic) -> None:
-        self._arrivals.put(_HINTS[topic])
+        if topic is Topic.WATCHERS:
+            self.engine.reporter.broadcast.wake(self._say_hello)
+        else:
+            self._arrivals.put(_HINTS[topic])
 
     def health(self) -> Health:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""
@@ -177,15 +182,28 @@ class Host:
                 if not membership.beat():
                     self._declared_dead(worker_id)
                 self._pulse.beaten(self.engine.clock.monotonic())
+                self._report_worker("worker_beat")
+                self.engine.reporter.broadcast.look(self._say_hello)
             except StoreError as error:
                 self._pulse.trouble = str(error)
                 logger.warning("heartbeat failed, trying again: %s", error)
             last = membership.check_gap(last, settings.beat)
 
+    def _say_hello(self) -> None:
+        """Somebody has begun to watch: this worker is here."""
+        self._report_worker("worker_started")
+
+    def _report_worker(self, what: str) -> None:
+        engine = self.engine
+        if engine.reporter.is_on:
+            engine.reporter.worker(what, len(engine.runs), len(engine.inflight), engine.settings.beat)
+
     def _close(self) -> None:
         self._is_ending.set()
         if self._heart is not None:
             self._heart.join(1)
+        self._report_worker("worker_stopped")
+        self.engine.reporter.broadcast.close()
         self.engine.guard.stop()
         self.engine.close()
         self.engine.notifier.close()

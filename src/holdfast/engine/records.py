@@ -45,6 +45,7 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     queue: str = ""
     schedule: str = ""
     event: str = ""  # the domain event that started it
+    trace: str = ""  # the traceparent of who started it
     quiet: bool = False  # what becomes of it is no news
     expires: int | None = None  # it is not begun after this time
 

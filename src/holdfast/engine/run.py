@@ -56,6 +56,7 @@ from holdfast.engine.records import (
     status_of,
     to_record,
 )
+from holdfast.engine.reporting import Reporter
 from holdfast.engine.steps import StepBook
 from holdfast.engine.termination import children_left, hooks_left
 from holdfast.errors import (
@@ -106,6 +107,7 @@ class Home(msgspec.Struct, frozen=True, gc=False):
     guard: Guard
     me: Identity
     clock: Clock
+    reporter: Reporter
 
 
 class Probe(Enum):
@@ -689,6 +691,8 @@ class LiveRun:
         events, commands = self.execution.take()
         if self.row.durable:
             self.change.records += [to_record(event) for event in events]
+        elif self.home.reporter.is_on:
+            self.home.reporter.unrecorded(self.row, self.options, events)
         for event in events:
             if isinstance(event, ev.StepCompleted):
                 for key, value in event.data.items():
@@ -759,6 +763,7 @@ class LiveRun:
             timeout=command.options.get("timeout"),  # type: ignore[arg-type]
             max_retries=command.options.get("max_retries"),  # type: ignore[arg-type]
             notify=command.waited,
+            trace=self.options.trace,
             quiet=self.options.quiet,
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]

@@ -210,7 +210,8 @@ class Resources:
     def events(self, run_id: str, after: int, limit: int) -> dict[str, Any]:
         self.row(run_id)
         payloads = self.store.payloads(run_id, after, (), after + limit + 1)
-        shown = [event_summary(payload, self.reader) for payload in payloads[:limit]]
+        clocks = self.store.clocks(run_id, after)
+        shown = [event_summary(payload, self.reader, clocks) for payload in payloads[:limit]]
         return {"events": shown, "after": shown[-1]["seq"] if len(payloads) > len(shown) else None}
 
     def event(self, run_id: str, seq: int) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from holdfast.monitor.changes import Changes, as_event
 from holdfast.monitor.openapi import described
 from holdfast.monitor.resources import EVENTS_PER_PAGE, Resources
 from holdfast.monitor.safety import BODY_LIMIT, LOCKED, Authorize, Guard, TokenCheck, is_forged, refused, who_may
+from holdfast.telemetry.metrics import CONTENT_TYPE
+from holdfast.views.gauges import store_gauges
 from holdfast.views.redaction import Redact
 
 STATIC = Path(__file__).parent / "static"
@@ -90,6 +92,7 @@ def monitor(
     }
     routes = [
         Route("/health", site.health),
+        Route("/metrics", site.metrics),
         Route("/api/openapi.json", site.reading(lambda request: described(request.scope.get("root_path", "")))),
         Route("/api/about", site.about),
         *(Route(f"/api/{path}", site.reading(ask)) for path, ask in questions.items()),
@@ -235,6 +238,13 @@ class Site:
                 yield as_event(version)
 
         return StreamingResponse(lines(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+    async def metrics(self, request: Request) -> Response:
+        """What the store holds, for Prometheus; what workers do is told by their own."""
+        if await who_may(self._authorize, request, "view") is None:
+            return refused(401, "this needs the monitor's token, as `Authorization: Bearer`")
+        text = await run_in_threadpool(store_gauges(self._app.store).render)
+        return Response(text, media_type=CONTENT_TYPE)
 
     # -- acting
 

@@ -14,13 +14,13 @@ from holdfast.errors import Fenced
 from holdfast.ports import AttemptReport, AttemptRow, Change, ClaimedAttempt, EndedAttempt
 from holdfast.stores.queries import SqlQuery
 
-ATTEMPT = ("token", "app", "run", "cmd", "step", "number", "state", "queue", "not_before", "body")
+ATTEMPT = ("token", "app", "run", "cmd", "step", "number", "state", "queue", "not_before", "body", "clock")
 
 
-def attempts_in(app: str, changes: Sequence[Change]) -> list[tuple[Any, ...]]:
-    """The rows of new attempts, in the order of `ATTEMPT`."""
+def attempts_in(app: str, changes: Sequence[Change], clock: int) -> list[tuple[Any, ...]]:
+    """The rows of new attempts, in the order of `ATTEMPT`. All have one number of the logical clock."""
     return [
-        (new.token, app, change.no, new.cmd, new.step, new.number, "READY", new.queue, new.due, new.body)
+        (new.token, app, change.no, new.cmd, new.step, new.number, "READY", new.queue, new.due, new.body, clock)
         for change in changes
         for new in change.attempts
     ]
@@ -32,6 +32,9 @@ class AttemptTables(SqlQuery):
     @abc.abstractmethod
     def write(self, name: str, lasting: bool = True) -> AbstractContextManager[Any]: ...
 
+    @abc.abstractmethod
+    def _stamp(self, db: Any, count: int) -> int: ...
+
     def _apply_attempts(self, db: Any, changes: Sequence[Change]) -> None:
         """What changes do to attempts, those of all runs together."""
         dropped = sorted(token for change in changes for token in change.dropped_attempts)
@@ -40,8 +43,10 @@ class AttemptTables(SqlQuery):
         withdrawn = sorted(token for change in changes for token in change.withdrawn_attempts)
         if withdrawn:
             db.execute(self._q["withdraw_attempts"], {"tokens": self.dialect.array(withdrawn)})
-        for statement in self.dialect.insert("attempts", ATTEMPT, attempts_in(self.app, changes)):
-            db.execute(*statement)
+        if any(change.attempts for change in changes):
+            rows = attempts_in(self.app, changes, self._stamp(db, 1))
+            for statement in self.dialect.insert("attempts", ATTEMPT, rows):
+                db.execute(*statement)
 
     def claim_attempts(
         self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
@@ -53,14 +58,18 @@ class AttemptTables(SqlQuery):
                 "queues": self.dialect.array(queues), "steps": self.dialect.array(steps),
             }  # fmt: skip
             rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
-        return [ClaimedAttempt(token, body) for token, body, _ in sorted(rows, key=lambda row: row[2])]
+        self._heard(row[3] for row in rows)
+        return [ClaimedAttempt(token, body) for token, body, *_ in sorted(rows, key=lambda row: row[2])]
 
     def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
         with self.write("claim_attempt") as db:
             self._check_alive(db, worker_id)
             parameters = {"worker": worker_id, "app": self.app, "now": self.now(), "token": token}
             row = db.execute(self._q["claim_attempt"], parameters).fetchone()
-        return None if row is None else ClaimedAttempt(*row)
+        if row is None:
+            return None
+        self._heard([row[2]])
+        return ClaimedAttempt(*row[:2])
 
     def _check_alive(self, db: Any, worker_id: str) -> None:
         if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
@@ -76,7 +85,7 @@ class AttemptTables(SqlQuery):
                 message = one.message
                 parameters = {
                     "run": found[0], "kind": message.kind, "dedupe": message.dedupe, "body": message.body,
-                    "now": self.now(),
+                    "now": self.now(), "clock": self._stamp(db, 1),
                 }  # fmt: skip
                 db.execute(self._q["post_outcome"], parameters)
                 done.add(one.token)

@@ -23,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from holdfast import failpoints
+from holdfast.codec.blobs import keys_in
 from holdfast.errors import (
     EncodeError,
     Fenced,
@@ -56,7 +57,7 @@ from holdfast.stores.postgres_sql import (
     goes_alone,
     messages_of,
 )
-from holdfast.stores.shared import SqlStore
+from holdfast.stores.shared import CLOCK_RESERVE, SqlStore
 
 POOL = 10
 PATIENCE = 10.0
@@ -170,11 +171,31 @@ class PostgresStore(SqlStore):
     def write(self, name: str, lasting: bool = True) -> Iterator[Any]:
         """A transaction. Failpoints stand before and after its commit. All of them last: other than with a file, workers
         outlive the server, and what they believe to have claimed has to be theirs after its restart."""
+        if name != "migrate":
+            self._look_ahead()
         with self._errors(), self._borrow() as connection:
-            with connection.transaction():
-                yield _Db(connection)
-                failpoints.hit(f"{name}.before_commit")
+            try:
+                with connection.transaction():
+                    yield _Db(connection)
+                    failpoints.hit(f"{name}.before_commit")
+            except BaseException:
+                self._clock_limit = 0  # what it says may not have been written
+                raise
             failpoints.hit(f"{name}.after_commit")
+
+    def _look_ahead(self, count: int = 0) -> None:
+        """Write down how far the logical clock may count, if it is near what was written. Outside of transactions: all
+        processes write the same row, and whoever had it locked would keep the others waiting."""
+        if self.logical_clock.value + count + CLOCK_RESERVE // 2 > self._clock_limit:
+            with self.read() as db:
+                if not self._clock_limit:
+                    self._resume_clock(db)
+                self._reserve_clock(db, self.logical_clock.value + count)
+
+    def _stamp_apart(self, count: int) -> int:
+        """Numbers for what is written in one statement."""
+        self._look_ahead(count)
+        return self.logical_clock.forward(count + 1) - count + 1
 
     def close(self) -> None:
         self._is_closed = True
@@ -221,7 +242,7 @@ class PostgresStore(SqlStore):
         failpoints.hit("beat.before_commit")
         with self._errors():
             before = self._server_clock.local.now() if self._server_clock else 0
-            found = lock.execute(self._q["beat"], {"until": self.now() + lease, "worker": worker_id})
+            found = lock.execute(self._q["beat"], self._sign_of_life(worker_id, lease))
             if self._server_clock and found:
                 self._server_clock.set(before, found[0], self._server_clock.local.now())
         failpoints.hit("beat.after_commit")
@@ -241,12 +262,13 @@ class PostgresStore(SqlStore):
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
-        if replace or run.messages:
+        if replace or run.messages or any(keys_in(record.payload) for record in run.records):
             return super().create(run, replace)
         while True:
+            clock = self._stamp_apart(len(run.records))
             failpoints.hit("create.before_commit")
             with self._errors(), self._borrow() as connection:
-                run.no = connection.execute(*creation_of(self.app, run)).fetchone()[0]  # type: ignore[index]
+                run.no = connection.execute(*creation_of(self.app, run, clock)).fetchone()[0]  # type: ignore[index]
             failpoints.hit("create.after_commit")
             taken = None if run.no is not None else self.get(run.id)
             if run.no is not None or taken is not None:
@@ -258,7 +280,8 @@ class PostgresStore(SqlStore):
             run.no = fresh.pop(run.id, None)
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
-        batch = commit_of(self.app, worker_id, changes, self.now())
+        numbers = sum(len(change.records) for change in changes) + 1  # one for all messages
+        batch = commit_of(self.app, worker_id, changes, self.now(), self._stamp_apart(numbers))
 
         def write(db: Any) -> bool:
             counts = dict(zip(batch.names, db.execute(batch.sql, batch.parameters).fetchone(), strict=True))
@@ -267,7 +290,10 @@ class PostgresStore(SqlStore):
             return bool(counts.get("news"))
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
-        if not (claim or alone or any(map(has_parts, changes))):
+        naming = [
+            (change.no, record.payload) for change in changes for record in change.records if keys_in(record.payload)
+        ]
+        if not (claim or alone or naming or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -275,6 +301,7 @@ class PostgresStore(SqlStore):
             return Committed([], emitted)
         with self.write("commit") as db:
             emitted = write(db)
+            self._name_blobs(db, naming)
             if any(change.children for change in changes):
                 self._add_children(db, changes)
             for message in alone:
@@ -304,7 +331,7 @@ class PostgresStore(SqlStore):
                     messages.append(run.if_taken)
             messages += [message for message in change.messages if not goes_alone(message)]
         if messages:
-            db.execute(*messages_of(self.app, messages, self.now()))
+            db.execute(*messages_of(self.app, messages, self.now(), self._stamp(db, 1)))
 
     def claim_attempts(
         self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
@@ -319,12 +346,14 @@ class PostgresStore(SqlStore):
         failpoints.hit("claim_attempts.after_commit")
         if not rows[0][0]:
             raise Fenced(worker_id)
-        return [ClaimedAttempt(token, body) for _, token, body in rows if token is not None]
+        self._heard(row[3] for row in rows)
+        return [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
 
     def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+        clock = self._stamp_apart(1)
         failpoints.hit("end_attempts.before_commit")
         with self.read() as db:
-            done = {token for (token,) in db.execute(*ends_of(worker_id, ended, self.now()))}
+            done = {token for (token,) in db.execute(*ends_of(worker_id, ended, self.now(), clock))}
         failpoints.hit("end_attempts.after_commit")
         return done
 

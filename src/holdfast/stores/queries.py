@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import resources
@@ -28,6 +28,7 @@ from holdfast.ports import (
 )
 from holdfast.stores.dialect import Dialect
 from holdfast.stores.search import LAST_NUMBER, Search
+from holdfast.telemetry.clock import LamportClock, is_clock
 
 COLUMNS = (
     "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
@@ -41,6 +42,7 @@ SCHEDULE = (
     "s.name, s.workflow, s.spec, s.declared, s.paused, s.reason, s.next_at, s.last_at, s.active, {is_active}, s.queued, "
     "s.revision"
 )
+SHARED = ("queries.sql", "domain_events.sql", "attempts.sql", "telemetry.sql")
 Item = TypeVar("Item", bound=str | int)
 
 
@@ -76,8 +78,7 @@ def damage_of(**columns: tuple[Any, type[str] | type[int]]) -> str:
 def read_queries(dialect: Dialect) -> dict[str, str]:
     """All queries by name, in the words of one database."""
     folder = resources.files("holdfast.stores").joinpath("sql")
-    files = ("queries.sql", "domain_events.sql", "attempts.sql", *dialect.files)
-    text = "".join(folder.joinpath(name).read_text() for name in files)
+    text = "".join(folder.joinpath(name).read_text() for name in (*SHARED, *dialect.files))
     text = text.replace("{columns}", ", ".join(COLUMNS))
     text = text.replace("{schedule}", SCHEDULE).replace("{is_active}", IS_ACTIVE)
     text = text.replace("{event}", ", ".join(f"e.{name}" for name in EVENT_COLUMNS))
@@ -97,6 +98,10 @@ class SqlQuery(abc.ABC):
     _q: dict[str, str]
     _secret: bytes = b""
 
+    @property
+    @abc.abstractmethod
+    def logical_clock(self) -> LamportClock: ...
+
     @abc.abstractmethod
     def read(self) -> AbstractContextManager[Any]:
         """A connection to read with."""
@@ -113,11 +118,12 @@ class SqlQuery(abc.ABC):
     def workers(self) -> list[WorkerRow]:
         with self.read() as db:
             rows = db.execute(self._q["select_workers"], {"app": self.app}).fetchall()
+        self._heard(row[13] for row in rows)
         return [
             WorkerRow(
                 id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=list_in(r[5], str), address=r[6],
                 started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str), kind=r[10], queues=list_in(r[11], str),
-                steps=list_in(r[12], str),
+                steps=list_in(r[12], str), clock=r[13],
                 damage=damage_of(names=(r[5], str), schedules=(r[9], str), queues=(r[11], str), steps=(r[12], str)),
             )
             for r in rows
@@ -194,6 +200,10 @@ class SqlQuery(abc.ABC):
             parameters["kinds"] = self.dialect.array(kinds)
             return [row[0] for row in db.execute(self._q["payloads_of_kinds"], parameters)]
 
+    def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
+        with self.read() as db:
+            return dict(db.execute(self._q["clocks"], {"no": self._number(db, run_id), "after": after}).fetchall())
+
     def data(self, run_id: str) -> dict[str, bytes]:
         with self.read() as db:
             rows = db.execute(self._q["data"], {"no": self._number(db, run_id)}).fetchall()
@@ -266,6 +276,12 @@ class SqlQuery(abc.ABC):
         return [self._row(row) for row in runs], [self._event(row) for row in events]
 
     # -- rows
+
+    def _heard(self, clocks: Iterable[Any]) -> None:
+        """What others have written was read: the logical clock goes past theirs."""
+        highest = max((clock for clock in clocks if is_clock(clock)), default=0)
+        if highest > self.logical_clock.value:
+            self.logical_clock.adjust(highest)
 
     def _number(self, db: Any, run_id: str) -> int:
         found = db.execute(self._q["run_number"], {"app": self.app, "id": run_id}).fetchone()

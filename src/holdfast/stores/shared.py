@@ -6,6 +6,7 @@ A backend adds connections, transactions, error texts and life locks, and nothin
 from __future__ import annotations
 
 import abc
+import itertools
 import json
 import re
 import secrets
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import astuple
 
+from holdfast.codec.blobs import keys_in
 from holdfast.errors import Fenced, StoreBusyError, StoreSchemaError
 from holdfast.ports import (
     AHEAD,
@@ -45,12 +47,16 @@ from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
 from holdfast.stores.queries import read_queries, refuse_nul
 from holdfast.stores.search import VALUE_LIMIT
+from holdfast.stores.telemetry import TelemetryTables
+from holdfast.telemetry.clock import LamportClock, is_clock
 
-HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
-PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
+HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload", "clock")
+PARTS = ("blobs", "history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
+CLOCK_RESERVE = 10_000
+"""How far a process may count before it writes down how far it may have counted."""
 
 
 def migrations(dialect: Dialect = SQLITE) -> list[tuple[int, str]]:
@@ -68,7 +74,7 @@ class LifeLockLike(Protocol):
     def clear(self) -> None: ...
 
 
-class SqlStore(AttemptTables, EventTables):
+class SqlStore(AttemptTables, EventTables, TelemetryTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
@@ -78,9 +84,20 @@ class SqlStore(AttemptTables, EventTables):
         self.app = app
         self.url = url
         self.clock = clock
+        self._logical_clock = LamportClock()
+        self._clock_limit = 0  # up to here the logical clock is written down; 0: nobody has looked yet
         self._q = read_queries(self.dialect)
         self._alive_here: dict[str, LifeLockLike | None] = {}
         self._migrate()
+
+    @property
+    def logical_clock(self) -> LamportClock:
+        """That of this process, which goes on from where anybody's has been in this store once it is needed."""
+        return self._logical_clock
+
+    @logical_clock.setter
+    def logical_clock(self, clock: LamportClock) -> None:
+        self._logical_clock, self._clock_limit = clock, 0
 
     # -- what a backend gives
 
@@ -155,7 +172,7 @@ class SqlStore(AttemptTables, EventTables):
                         "build": worker.build, "names": json.dumps(worker.names),
                         "schedules": json.dumps(worker.schedules), "address": worker.address, "started_at": now,
                         "lease_until": now + lease, "kind": worker.kind, "queues": json.dumps(worker.queues),
-                        "steps": json.dumps(worker.steps),
+                        "steps": json.dumps(worker.steps), "clock": self._stamp(db, 1),
                     },
                 )  # fmt: skip
                 self._welcome(db, worker, subscriptions)
@@ -189,8 +206,11 @@ class SqlStore(AttemptTables, EventTables):
 
     def beat(self, worker_id: str, lease: int) -> bool:
         with self.write("beat", lasting=False) as db:
-            cursor = db.execute(self._q["beat"], {"until": self.now() + lease, "worker": worker_id})
+            cursor = db.execute(self._q["beat"], self._sign_of_life(worker_id, lease))
             return bool(cursor.rowcount)
+
+    def _sign_of_life(self, worker_id: str, lease: int) -> dict[str, Any]:
+        return {"until": self.now() + lease, "worker": worker_id, "clock": self.logical_clock.value}
 
     def unregister(self, worker_id: str) -> None:
         with self.write("unregister") as db:
@@ -277,8 +297,10 @@ class SqlStore(AttemptTables, EventTables):
             parameters = {"no": no, "app": self.app, "wake_at": last_time(run.wake_at), "fingerprint": run.fingerprint}
             if not db.execute(self._q["put_off"], parameters).rowcount:
                 return False
-            db.execute(self._q["delete_parts"].replace("{table}", "history"), {"nos": self.dialect.array([no])})
+            for table in ("history", "attributes"):
+                db.execute(self._q["delete_parts"].replace("{table}", table), {"nos": self.dialect.array([no])})
             self._insert_records(db, [(no, run.records)])
+            self._insert_parts(db, no, run)
             return True
 
     def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
@@ -308,6 +330,7 @@ class SqlStore(AttemptTables, EventTables):
         return no
 
     def _insert_parts(self, db: Any, no: int, run: NewRun) -> None:
+        """What a new run has beside its history."""
         for key, value, body in run.attributes:
             self._set_attribute(db, no, key, value, body)
         for message in run.messages:
@@ -333,9 +356,18 @@ class SqlStore(AttemptTables, EventTables):
         db.execute(self._q["set_attribute"], parameters)
 
     def _insert_records(self, db: Any, histories: Iterable[tuple[int, Iterable[Record]]]) -> None:
-        rows = [(no, *astuple(record)) for no, records in histories for record in records]
-        for statement in self.dialect.insert("history", HISTORY, rows):
-            db.execute(*statement)
+        found = [(no, record) for no, records in histories for record in records]
+        if found:
+            clock = itertools.count(self._stamp(db, len(found)))
+            rows = [(no, *astuple(record), next(clock)) for no, record in found]
+            for statement in self.dialect.insert("history", HISTORY, rows):
+                db.execute(*statement)
+            self._name_blobs(db, [(no, record.payload) for no, record in found])
+
+    def _name_blobs(self, db: Any, payloads: Iterable[tuple[int, bytes]]) -> None:
+        for no, payload in payloads:
+            for key in keys_in(payload):
+                db.execute(self._q["name_blob"], {"run": no, "key": key})
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         with self.write("commit", lasting=bool(changes)) as db:
@@ -349,6 +381,24 @@ class SqlStore(AttemptTables, EventTables):
                 self._apply(db, change)
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
             return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted)
+
+    def _stamp(self, db: Any, count: int) -> int:
+        """The first of the next `count` numbers of the logical clock. The one before it stays free."""
+        if not self._clock_limit:
+            self._resume_clock(db)
+        last = self.logical_clock.forward(count + 1)
+        if last > self._clock_limit:
+            self._reserve_clock(db, last)
+        return last - count + 1
+
+    def _resume_clock(self, db: Any) -> None:
+        """After a restart it goes on from where anybody's has been."""
+        reached = db.execute(self._q["clock_reached"]).fetchone()
+        self.logical_clock.resume(reached[0] if reached and is_clock(reached[0]) else 0)
+
+    def _reserve_clock(self, db: Any, reached: int) -> None:
+        db.execute(self._q["reserve_clock"], {"upto": reached + CLOCK_RESERVE})
+        self._clock_limit = reached + CLOCK_RESERVE
 
     def settle(self, worker_id: str) -> None:
         return None  # a transaction of another connection can't outlive that connection here
@@ -401,18 +451,25 @@ class SqlStore(AttemptTables, EventTables):
         rows.sort(key=lambda row: (-row.priority, row.no))  # RETURNING knows no order
         nos = self.dialect.array(row.no for row in rows)
         claimed = {row.no: Claimed(row, [], [], is_first=row.started_at == now) for row in rows}
-        for no, payload in db.execute(self._q["history_from_base"], {"nos": nos}):
+        clocks = []
+        for no, payload, clock in db.execute(self._q["history_from_base"], {"nos": nos}):
             claimed[no].payloads.append(payload)
+            clocks.append(clock)
         # Before the messages: one that ends in between is then found as both, and never as neither.
         for row in db.execute(self._q["attempts_of_runs"], {"nos": nos}):
             claimed[row[1]].attempts.append(self._attempt(row))
         for letter in db.execute(self._q["letters_of_runs"], {"nos": nos}):
             claimed[letter[1]].letters.append(Letter(*letter))
+            clocks.append(letter[5])
+        self._heard(clocks)
         return list(claimed.values())
 
     def letters(self, worker_id: str) -> list[Letter]:
         with self.read() as db:
-            return [Letter(*row) for row in db.execute(self._q["letters_of_worker"], {"worker": worker_id})]
+            letters = [Letter(*row) for row in db.execute(self._q["letters_of_worker"], {"worker": worker_id})]
+        if letters:
+            self._heard(letter.clock for letter in letters)
+        return letters
 
     def post(self, message: Message) -> Posted:
         return self.post_all([message])[0]
@@ -428,7 +485,7 @@ class SqlStore(AttemptTables, EventTables):
 
     def _insert_message(self, db: Any, message: Message) -> bool:
         """Whether it was put into the inbox."""
-        kept = db.execute(self._q["post"], self._message(message)).fetchone()
+        kept = db.execute(self._q["post"], self._message(message, self._stamp(db, 1))).fetchone()
         if kept is not None and message.once:
             number, run = kept
             if not db.execute(self._q["take_once"], {"run": run, "value": message.dedupe}).rowcount:
@@ -452,11 +509,11 @@ class SqlStore(AttemptTables, EventTables):
         }  # fmt: skip
         return db.execute(self._q["addressed"], parameters).fetchone()
 
-    def _message(self, message: Message) -> dict[str, Any]:
+    def _message(self, message: Message, clock: int) -> dict[str, Any]:
         return {
             "kind": message.kind, "control": int(message.control), "dedupe": message.dedupe, "body": message.body,
             "now": self.now(), "app": self.app, "run_id": message.run_id, "late": int(message.late),
-            "run_no": message.run_no, "child_of": message.child_of,
+            "run_no": message.run_no, "child_of": message.child_of, "clock": clock,
         }  # fmt: skip
 
     def delete(self, run_id: str, no: int | None = None, farewell: Farewell | None = None) -> str | None:
@@ -495,6 +552,13 @@ class SqlStore(AttemptTables, EventTables):
             for table in PARTS:
                 db.execute(self._q["delete_parts"].replace("{table}", table), nos)
             db.execute(self._q["delete_runs"], nos)
+
+    def named_blobs(self, keys: Sequence[str]) -> set[str]:
+        with self.read() as db:
+            named = {key for (key,) in db.execute(self._q["named_blobs"], {"keys": self.dialect.array(keys)})}
+            for (body,) in db.execute(self._q["bodies"]):
+                named.update(keys_in(bytes(body)))
+        return named
 
     def reset_times(self, ahead: int) -> int:
         with self.write("reset_times") as db:
@@ -558,6 +622,8 @@ class SqlStore(AttemptTables, EventTables):
                 saved.append(row.name)
                 for run in change.runs:
                     self._insert_run(db, run)
+                for message in change.messages:
+                    self._insert_message(db, message)
         return saved
 
 

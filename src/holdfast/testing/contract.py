@@ -44,6 +44,7 @@ from holdfast.ports import (
     WorkerKind,
     WorkerRow,
 )
+from holdfast.telemetry.clock import LamportClock
 
 SECOND = 1_000_000
 LEASE = 10 * SECOND
@@ -240,6 +241,26 @@ class StoreContract:
         self.leave(store, claimed.row, Status.SUCCESS)
         assert not store.put_off(later.no, later), "it has ended"
         assert not store.put_off(99, later), "there is none"
+
+    def test_blobs_are_named_by_histories_until_their_runs_are_deleted_and_by_what_waits(self, store: Store) -> None:
+        one, two, three, four = (digit * 64 for digit in "abcd")
+
+        def naming(key: str) -> bytes:
+            return b'{"$":"blob","v":["%b",5]}' % key.encode()
+
+        store.create(self.new("new", wake_at=self.clock.now() + SECOND, records=[record(1, payload=naming(one))]))
+        row = self.owned(store)
+        child = self.new("child", wake_at=self.clock.now() + SECOND, records=[record(1, payload=naming(three))])
+        self.change(
+            store, row, records=[record(2, payload=naming(two)), record(3, payload=naming(one))], children=[child]
+        )
+        store.post(Message(run_id="new", kind="hook", body=naming(four)))
+        assert store.named_blobs([one, two, three, four, "e" * 64]) >= {one, two, three, four}
+        assert "e" * 64 not in store.named_blobs(["e" * 64])
+        self.leave(store, row, Status.SUCCESS)
+        store.delete("r")
+        found = store.named_blobs([one, two, three])
+        assert (one in found, two in found, three in found) == (True, False, True)
 
     def test_many_messages_are_posted_at_once(self, store: Store) -> None:
         row = self.owned(store)
@@ -755,6 +776,55 @@ class StoreContract:
         (claimed,) = self.claim(store)
         self.change(store, claimed.row, columns={"reason": name, "owner": None, "status": Status.WAITING})
         assert self.row(store, name).reason == name
+
+    # -- logical clocks
+
+    def test_what_is_written_later_has_the_higher_clock(self, store: Store) -> None:
+        row = self.owned(store, records=[record(1), record(2)])
+        started = store.clocks("r")
+        child = self.new("child")
+        self.change(
+            store, row, records=[record(3), record(4)], children=[child],
+            messages=[Message(run_id="r", kind="hook"), Message(run_id="child", kind="hook")],
+        )  # fmt: skip
+        clocks = store.clocks("r")
+        assert list(clocks) == [1, 2, 3, 4]
+        assert started == {1: clocks[1], 2: clocks[2]}
+        assert 0 < clocks[1] < clocks[2] < clocks[3] < clocks[4] < store.clocks("child")[1]
+        assert store.clocks("r", after=3) == {4: clocks[4]}
+        (letter,) = store.letters("w1")
+        assert letter.clock > clocks[4]
+        store.post(Message(run_id="r", kind="hook"))
+        assert store.letters("w1")[1].clock > letter.clock
+        assert store.clocks("nobody") == {}
+
+    def test_between_two_commits_a_number_stays_free(self, store: Store) -> None:
+        """For what a reader derives from an event, a step's start for example: it comes after what led to it."""
+        row = self.owned(store)
+        self.change(store, row, records=[record(2)])
+        before = store.logical_clock.value
+        self.change(store, row, records=[record(3)])
+        assert store.clocks("r")[3] > before + 1
+
+    def test_a_heartbeat_tells_the_logical_clock(self, store: Store) -> None:
+        self.worker(store)
+        (before,) = store.workers()
+        assert before.clock > 0
+        store.logical_clock.forward(1_000)
+        store.beat("w1", LEASE)
+        (now,) = store.workers()
+        assert now.clock == store.logical_clock.value >= before.clock + 1_000
+
+    def test_a_write_that_failed_leaves_the_clock_higher_than_all_that_is_stored(self, store: Store) -> None:
+        """However far it was: that it may count so far was written down with what failed."""
+        row = self.owned(store)
+        store.logical_clock.forward(1_000_000)
+        assert raised(Fenced, store.commit, "nobody", [Change(no=row.no, records=[record(2)])], 0, NAMES)
+        self.change(store, row, records=[record(2)])
+        reached = store.clocks("r")[2]
+        store.logical_clock = LamportClock()  # as in another process
+        self.change(store, row, records=[record(3)])
+        assert store.clocks("r")[3] > reached
 
     # -- deleting
 

@@ -257,6 +257,29 @@ class RaceContract:
     def clock(self) -> MovableClock:
         return MovableClock()
 
+    def test_a_process_goes_past_the_clocks_of_what_it_reads(self, stores: tuple[Any, Any]) -> None:
+        one, two = stores
+        scene = Scene(stores, self.clock, next(_numbers))
+
+        def far() -> int:
+            """Where the first one is, far beyond anything the second one knows of."""
+            return int(one.logical_clock.forward(100_000))
+
+        at = far()
+        one.create(scene.new("new"))
+        two.commit(scene.w2, [], 10, NAMES)
+        assert two.logical_clock.value > one.clocks("new")[1] > at, "a history that it claimed"
+        at = far()
+        one.post(Message(run_id="new", kind="hook"))
+        assert two.letters(scene.w2)[-1].clock > at
+        assert two.logical_clock.value > one.letters(scene.w2)[-1].clock, "a message"
+        at = far()
+        one.beat(scene.w1, LEASE)
+        two.workers()
+        assert two.logical_clock.value > at, "a heartbeat"
+        two.post(Message(run_id="new", kind="hook"))
+        assert one.letters(scene.w2)[-1].clock > at, "and what it writes tells of that"
+
     def conflicts(self, stores: tuple[Any, Any]) -> int:
         """How often the database had to refuse a transaction because of another one, if it counts that."""
         return 0

@@ -89,9 +89,14 @@ class TestApp:
         self.notifier = _SkippingIntercom(self)
         app.clock, app._store, app._notifier = self.clock, self.store, self.notifier
         app.replaced = {**app.replaced, **self._resources}
-        surroundings = Surroundings(app.arounds, app.replaced, self.store.secret)
+        surroundings = Surroundings(app.arounds, app.replaced, self.store.secret, app.instruments)
         executor = _InProcessExecutor(
-            self._find, app.codec, self.clock, surroundings=surroundings, keep_logs=app.keep_logs
+            self._find,
+            app.codec,
+            self.clock,
+            surroundings=surroundings,
+            keep_logs=app.keep_logs,
+            instruments=app.instruments,
         )
         settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
         self.engine = Engine(
@@ -249,7 +254,9 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
             if main is None or not main.done() or main.cancelled() or main.exception() is not None:
                 raise NondeterminismError(f"run {run_id} has returned, but on replay its code does not")
             result = main.result()
-            if (bytes(result.data) if type(result) is Recorded else app.codec.encode(result)) != bytes(recorded.result):
+            if (bytes(result.data) if type(result) is Recorded else app.codec.encode(result, apart=True)) != bytes(
+                recorded.result
+            ):
                 raise NondeterminismError(f"run {run_id} returns something else on replay")
         elif main is not None and main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew):
             raise NondeterminismError(f"run {run_id} continues as new on replay only")

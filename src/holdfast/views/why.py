@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core import events as ev
-from holdfast.ports import RunRow, Status, WorkerRow
+from holdfast.core.definitions import DEFAULT_QUEUE
+from holdfast.ports import AttemptRow, RunRow, Status, WorkerKind, WorkerRow
 from holdfast.views.steps import StepView
 from holdfast.views.times import ago, length, until
 from holdfast.views.values import PlainReader
@@ -17,7 +18,8 @@ from holdfast.views.waits import Wait, waits_of
 
 WhyKind = Literal[
     "ended", "diverged", "blocked", "crashing", "unknown_workflow", "paused", "not_yet", "retry", "no_worker", "worker_lost",
-    "worker", "running", "step", "step_retry", "hook", "event", "child", "sleep", "timeout", "waiting",
+    "worker", "running", "step", "step_retry", "queue", "unserved_queue", "hook", "event", "child", "sleep", "timeout",
+    "waiting",
 ]  # fmt: skip
 NO_CODEC = PlainReader()
 NAMED = 5
@@ -41,9 +43,11 @@ def why(
     max_attempts: Mapping[str, int] | None = None,
     reader: PlainReader = NO_CODEC,
     steps: Sequence[StepView] | None = None,
+    attempts: Sequence[AttemptRow] = (),
 ) -> Why:
     """Works with a row alone, and says more the more is given: the history, the workers of the app, how often each step
-    may be tried, and what reads errors that are encrypted. `steps` are those of the history, if they are known already."""
+    may be tried, what reads errors that are encrypted, and the run's attempts on other workers. `steps` are those of the
+    history, if they are known already."""
     status = Status(row.status)
     if status.is_final:
         return _ended(row, history, reader)
@@ -63,7 +67,7 @@ def why(
     if status == Status.PENDING and row.started_at is None and _is_ahead(row, now):
         text = f"begins {until(row.wake_at or now, now)}"
         return Why(kind="not_yet", text=text, since=row.created_at, details={"begins_at": row.wake_at})
-    nobody = _nobody(row, now, workers)
+    nobody = _nobody(row, now, workers) or _elsewhere(now, attempts, workers)
     cancelled = _cancelled(history)
     if cancelled is not None and status in (Status.WAITING, Status.RUNNING):
         return _still_there(cancelled, nobody or _under_way(row, now, history, max_attempts or {}, steps), now)
@@ -137,7 +141,7 @@ def _nobody(row: RunRow, now: int, workers: Sequence[WorkerRow] | None) -> Why |
     """Whether a worker is missing for what the run is to do now."""
     if workers is None:
         return None
-    alive = [worker for worker in workers if worker.lease_until >= now]
+    alive = [worker for worker in workers if worker.lease_until >= now and worker.kind == WorkerKind.ENGINE]
     if row.owner is not None:
         owner = next((worker for worker in workers if worker.id == row.owner), None)
         if owner in alive:
@@ -158,6 +162,39 @@ def _nobody(row: RunRow, now: int, workers: Sequence[WorkerRow] | None) -> Why |
         return None
     text = f"no live worker knows {row.workflow!r}; start one whose code defines it"
     return Why(kind="unknown_workflow", text=text, since=since, details={"workflow": row.workflow})
+
+
+def _elsewhere(now: int, attempts: Sequence[AttemptRow], workers: Sequence[WorkerRow] | None) -> Why | None:
+    """What becomes of the steps that other workers execute: first those that none of them will."""
+    if not attempts:
+        return None
+    alive = None if workers is None else [worker for worker in workers if worker.lease_until >= now]
+    told = [_attempt_elsewhere(now, attempt, alive) for attempt in attempts]
+    first = min(told, key=lambda why: _ELSEWHERE.index(why.kind))
+    others = f" and {len(told) - 1} more" if len(told) > 1 else ""
+    return msgspec.structs.replace(first, text=first.text + others)
+
+
+_ELSEWHERE: tuple[WhyKind, ...] = ("unserved_queue", "step", "queue")
+
+
+def _attempt_elsewhere(now: int, attempt: AttemptRow, alive: Sequence[WorkerRow] | None) -> Why:
+    queue = attempt.queue or DEFAULT_QUEUE
+    tried = f", attempt {attempt.number}" if attempt.number > 1 else ""
+    details: dict[str, Any] = {"step": attempt.step, "queue": queue, "attempt": attempt.number}
+    if attempt.worker is not None:
+        since = attempt.claimed_at or now
+        text = f"step {attempt.step!r} executes on {attempt.worker} for {length(now - since)}{tried}"
+        return Why(kind="step", text=text, since=since, details={**details, "worker": attempt.worker})
+    waits = f"step {attempt.step!r} waits in queue {queue!r} for {length(max(0, now - attempt.due))}{tried}"
+    serving = None if alive is None else [worker for worker in alive if attempt.queue in worker.queues and worker.steps]
+    if serving is not None and not serving:
+        text = f"{waits}: no worker serves queue {queue!r}; start one: holdfast worker --executor-only --queues {queue}"
+        return Why(kind="unserved_queue", text=text, since=attempt.due, details=details)
+    if serving is not None and not any(attempt.step in worker.steps for worker in serving):
+        text = f"{waits}: no worker that serves it knows the step; restart them with the code that defines it"
+        return Why(kind="unserved_queue", text=text, since=attempt.due, details=details)
+    return Why(kind="queue", text=waits, since=attempt.due, details=details)
 
 
 def _between_attempts(row: RunRow, now: int, history: Sequence[ev.Event], reader: PlainReader) -> Why:
@@ -196,7 +233,9 @@ def _by_row(row: RunRow, now: int) -> Why:
     reasons = [reason for reason in row.reason.split(", ") if reason]
     others = [reason for reason in reasons if reason not in ("sleep", "timeout")]
     kind: WhyKind = "sleep" if reasons == ["sleep"] else "waiting"
-    begun: dict[str, WhyKind] = {"retry of": "step_retry", "hook": "hook", "event": "event", "child": "child"}
+    begun: dict[str, WhyKind] = {
+        "retry of": "step_retry", "hook": "hook", "event": "event", "child": "child", "step": "step"
+    }  # fmt: skip
     for word, found in begun.items():
         if others and others[0].startswith(f"{word} "):
             kind = found

@@ -8,19 +8,19 @@ WHERE token IN (
     WHERE app = :app AND worker IS NULL AND state = 'READY' AND queue {among queues} AND not_before <= :now
       AND step {among steps}
     ORDER BY not_before LIMIT :limit)
-RETURNING token, body, not_before;
+RETURNING token, body, not_before, clock;
 
 -- name: claim_attempt
 UPDATE attempts SET worker = :worker, state = 'CLAIMED', claimed_at = :now
 WHERE token = :token AND app = :app AND worker IS NULL AND state = 'READY'
-RETURNING token, body;
+RETURNING token, body, clock;
 
 -- name: end_attempt
 DELETE FROM attempts WHERE token = :token AND worker = :worker RETURNING run;
 
 -- name: post_outcome
-INSERT INTO inbox (run, kind, control, dedupe, body, ts)
-SELECT no, :kind, 0, :dedupe, :body, :now FROM runs
+INSERT INTO inbox (run, kind, control, dedupe, body, ts, clock)
+SELECT no, :kind, 0, :dedupe, :body, :now, :clock FROM runs
 WHERE no = :run AND status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED')
 ON CONFLICT DO NOTHING;
 

@@ -39,7 +39,7 @@ LIMIT 1;
 
 -- name: beat
 -- On the way the time of the database is asked for.
-UPDATE workers SET lease_until = :until WHERE id = :worker
+UPDATE workers SET lease_until = :until, clock = :clock WHERE id = :worker
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
 -- name: database_time
@@ -74,6 +74,6 @@ due AS MATERIALIZED (
     ORDER BY a.not_before LIMIT :limit {skip}),
 claimed AS (
     UPDATE attempts a SET worker = :worker, state = 'CLAIMED', claimed_at = :now FROM due WHERE a.token = due.token
-    RETURNING a.token, a.body, a.not_before)
-SELECT (SELECT count(*) FROM alive), c.token, c.body FROM (SELECT 1) one LEFT JOIN claimed c ON true
+    RETURNING a.token, a.body, a.not_before, a.clock)
+SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true
 ORDER BY c.not_before;

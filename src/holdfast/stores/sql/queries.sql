@@ -47,14 +47,14 @@ WHERE no IN (
 RETURNING {columns};
 
 -- name: history_from_base
-SELECT h.run, h.payload FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
+SELECT h.run, h.payload, h.clock FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
 WHERE r.no {numbered nos} ORDER BY h.run, h.seq;
 
 -- name: letters_of_runs
-SELECT id, run, kind, body FROM inbox WHERE run {numbered nos} ORDER BY id;
+SELECT id, run, kind, body, ts, clock FROM inbox WHERE run {numbered nos} ORDER BY id;
 
 -- name: letters_of_worker
-SELECT i.id, i.run, i.kind, i.body FROM inbox i {ordered_join} runs r ON r.no = i.run
+SELECT i.id, i.run, i.kind, i.body, i.ts, i.clock FROM inbox i {ordered_join} runs r ON r.no = i.run
 WHERE r.owner = :worker ORDER BY i.id;
 
 -- name: consume
@@ -62,8 +62,8 @@ DELETE FROM inbox WHERE id {numbered ids};
 
 -- name: post
 -- Senders only insert. A run that has ended takes only what is meant for it even so.
-INSERT INTO inbox (run, kind, control, dedupe, body, ts)
-SELECT no, :kind, :control, :dedupe, :body, :now FROM runs
+INSERT INTO inbox (run, kind, control, dedupe, body, ts, clock)
+SELECT no, :kind, :control, :dedupe, :body, :now, :clock FROM runs
 WHERE app = :app AND id = :run_id AND (:late = 1 OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
   AND no = coalesce(CAST(:run_no AS BIGINT), no)
   AND (CAST(:child_of AS TEXT) IS NULL OR parent_id = CAST(:child_of AS TEXT))
@@ -115,15 +115,17 @@ INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE 
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING;
 
 -- name: insert_worker
-INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until, kind, queues, steps)
-VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until, :kind, :queues, :steps);
+INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until, kind, queues, steps,
+                     clock)
+VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until, :kind, :queues, :steps,
+        :clock);
 
 -- name: beat
-UPDATE workers SET lease_until = :until WHERE id = :worker;
+UPDATE workers SET lease_until = :until, clock = :clock WHERE id = :worker;
 
 -- name: select_workers
-SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules, kind, queues, steps FROM workers
-WHERE app = :app ORDER BY started_at, id;
+SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules, kind, queues, steps, clock
+FROM workers WHERE app = :app ORDER BY started_at, id;
 
 -- name: addresses
 SELECT address FROM workers WHERE (app = :app OR :everyone = 1) AND address <> '';
@@ -218,6 +220,16 @@ SELECT number, cmd, attempt, ts, item FROM streams WHERE run = :no AND number > 
 SELECT r.id, a.body FROM attributes a {ordered_join} runs r ON r.no = a.run
 WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
 
+-- name: name_blob
+INSERT INTO blobs (run, key) VALUES (:run, :key) ON CONFLICT DO NOTHING;
+
+-- name: named_blobs
+SELECT DISTINCT key FROM blobs WHERE key {among keys};
+
+-- name: bodies
+-- What may name blobs, and is in no history yet.
+SELECT body FROM inbox UNION ALL SELECT spec FROM schedules;
+
 -- name: delete_parts
 DELETE FROM {table} WHERE run {numbered nos};
 
@@ -243,9 +255,10 @@ SELECT max(lease_until) FROM workers WHERE app = :app;
 SELECT value FROM meta WHERE key = :key;
 
 -- name: reset_times
--- Runs whose own time is in the future wait for a time that is too late.
+-- Runs whose own time is in the future wait for a time that is too late, be it that a worker has let go of them.
 UPDATE runs SET wake_at = :now
-WHERE app = :app AND owner IS NULL AND wake_at > :now AND status = 'WAITING'
+WHERE app = :app AND owner IS NULL AND wake_at > :now
+  AND (status = 'WAITING' OR (status = 'PENDING' AND started_at IS NOT NULL))
   AND (SELECT h.ts FROM history h WHERE h.run = runs.no ORDER BY h.seq DESC LIMIT 1) > :ahead;
 
 -- name: message_waits
