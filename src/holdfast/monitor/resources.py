@@ -221,6 +221,7 @@ class Resources:
         if not payloads:
             raise RunNotFoundError(f"run {run_id!r} has no event {seq}", run_id=run_id)
         found = event_summary(payloads[0], self.reader)
+        found["clock"] = self.store.clocks(run_id, seq - 1).get(seq, 0)
         cause = found.get("cause") or 0
         before = self.store.payloads(run_id, cause - 1, (), cause) if cause else []
         led_to = [
