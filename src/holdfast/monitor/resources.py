@@ -15,7 +15,7 @@ from holdfast.core import events as ev
 from holdfast.core.registry import is_own
 from holdfast.errors import RunNotFoundError
 from holdfast.ports import FINAL, Query, RunQuery, RunRow, Status
-from holdfast.views.details import read_details
+from holdfast.views.details import RunSource, read_details
 from holdfast.views.failures import group_summary, read_failures
 from holdfast.views.filters import parse_filter
 from holdfast.views.graph import folded, graph_of
@@ -144,11 +144,11 @@ class Resources:
         """All of a run that somebody has exported, as `run` and the others tell it of one that is here."""
         found = ImportedRun(text)
         summaries = [event_summary(payload, self.reader) for payload in found.payloads("")]
-        facts = self._run(found, found.row, found.events)  # type: ignore[arg-type]
+        facts = self._run(found, found.row, found.events)
         graph = self._graph(found.events, ())
         return {**facts, "imported": True, "all_events": summaries[:LOOKED_AT], "graph": graph}
 
-    def _run(self, store: Query, row: RunRow, events: Sequence[ev.AnyEvent]) -> dict[str, Any]:
+    def _run(self, store: RunSource, row: RunRow, events: Sequence[ev.AnyEvent]) -> dict[str, Any]:
         now = store.now()
         steps = steps_of(events)
         facts = read_details(store, row, self.reader, self.app.max_attempts(), events, steps, STEPS_SHOWN)
