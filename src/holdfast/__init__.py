@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
     from holdfast.core.context import StepAttempt
+    from holdfast.core.limits import Limit
     from holdfast.core.resources import Resource, use
     from holdfast.default_app import step, workflow
     from holdfast.errors import (
@@ -134,6 +135,7 @@ __all__ = [
     "HookNotFoundError",
     "HookPayloadError",
     "HookTokenError",
+    "Limit",
     "LogLine",
     "MemberError",
     "NeverAwaitedError",
@@ -239,6 +241,7 @@ _HOMES = {
     "holdfast.app": ["App"],
     "holdfast.codec": ["Blobs", "Codec", "Directory"],
     "holdfast.core.context": ["StepAttempt"],
+    "holdfast.core.limits": ["Limit"],
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.compose.saga": ["Saga", "saga"],
     "holdfast.compose.dag": ["Dag"],

@@ -50,6 +50,7 @@ COMMANDS = {
     "events": Entry("stream:events", "What workers do, as it happens."),
     "top": Entry("top:top", "Workers, queues, rates and the last events, live."),
     "workers": Entry("workers:workers", "List workers: engines and executors, and the queues they serve."),
+    "limits": Entry("limits:limits", "Limits: how much of each is in use, and how many wait."),
     "monitor": Entry("monitor:monitor", "Pages that show runs and act on them, in a browser."),
     "gc": Entry("upkeep:gc", "Delete runs whose time of retention has passed."),
     "config": Entry("config:config", "Each setting, and where it comes from."),

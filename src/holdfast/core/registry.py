@@ -11,7 +11,7 @@ from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
 from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
-from holdfast.ports import ScheduleRow, Store
+from holdfast.ports import LimitRow, ScheduleRow, Store
 from holdfast.telemetry.instruments import Instruments
 
 
@@ -43,6 +43,8 @@ class Definitions(Protocol):
 
     def subscribers(self) -> list[Subscriber]:
         """What domain events start."""
+
+    def declared_limits(self) -> list[LimitRow]: ...
 
     def use_store(self, url: str) -> None: ...
 

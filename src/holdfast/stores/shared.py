@@ -45,13 +45,14 @@ from holdfast.ports import (
 from holdfast.stores.attempts import AttemptTables
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
+from holdfast.stores.limits import LimitTables
 from holdfast.stores.queries import read_queries, refuse_nul
 from holdfast.stores.search import VALUE_LIMIT
 from holdfast.stores.telemetry import TelemetryTables
 from holdfast.telemetry.clock import LamportClock, is_clock
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload", "clock")
-PARTS = ("blobs", "history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
+PARTS = ("blobs", "history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests", "slots")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
@@ -74,7 +75,7 @@ class LifeLockLike(Protocol):
     def clear(self) -> None: ...
 
 
-class SqlStore(AttemptTables, EventTables, TelemetryTables):
+class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
@@ -379,8 +380,9 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
                 self._apply_attempts(db, rich)
             for change in rich:
                 self._apply(db, change)
+            freed = self._change_slots(db, changes) if any(map(is_about_limits, changes)) else []
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
-            return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted)
+            return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted, freed)
 
     def _stamp(self, db: Any, count: int) -> int:
         """The first of the next `count` numbers of the logical clock. The one before it stays free."""
@@ -462,6 +464,9 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             claimed[letter[1]].letters.append(Letter(*letter))
             clocks.append(letter[5])
         self._heard(clocks)
+        limited = [row.no for row in rows if row.limited]
+        for no, slots in self._slots(db, limited).items() if limited else ():
+            claimed[no].slots = slots
         return list(claimed.values())
 
     def letters(self, worker_id: str) -> list[Letter]:
@@ -480,7 +485,9 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             for message in messages:
                 kept = self._insert_message(db, message)
                 row = self._addressed(db, message)
-                posted.append(Posted(row[1] if row is not None else None, kept))
+                held = bool(message.frees) and row is not None and row[1] in (Status.PAUSED, Status.STUCK)
+                freed = self._free(db, row[0], message.frees) if held else []
+                posted.append(Posted(row[1] if row is not None else None, kept, freed))
             return posted
 
     def _insert_message(self, db: Any, message: Message) -> bool:
@@ -647,6 +654,10 @@ def has_more_than_history(change: Change) -> bool:
         or change.attributes or change.streamed or change.answers or change.forget_before or change.attempts
         or change.dropped_attempts or change.withdrawn_attempts
     )  # fmt: skip
+
+
+def is_about_limits(change: Change) -> bool:
+    return bool(change.asks or change.gives_back) or change.keeps is not None
 
 
 def updates_of(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:

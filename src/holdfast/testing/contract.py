@@ -45,6 +45,7 @@ from holdfast.ports import (
     WorkerRow,
 )
 from holdfast.telemetry.clock import LamportClock
+from holdfast.testing.limit_contract import LimitContract
 
 SECOND = 1_000_000
 LEASE = 10 * SECOND
@@ -82,7 +83,7 @@ def record(seq: int, kind: str = "Thing", payload: bytes = b"") -> Record:
     return Record(seq, kind, "", "", 0, 1, "w", seq, payload or b'{"seq":%d}' % seq)
 
 
-class StoreContract:
+class StoreContract(LimitContract):
     """Tests of the Store port, for every backend the same."""
 
     @functools.cached_property

@@ -65,7 +65,8 @@ def read_details(
     beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
     progress = store.attributes(row.id, "progress")
     logs = log_summaries(store.attributes(row.id, "logs"), reader)
-    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, store.attempts(row.id))
+    places = store.places(row.id) if row.limited and row.status not in FINAL else []
+    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, store.attempts(row.id), places)
     children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
     input = beginnings[-1].input if beginnings else None
