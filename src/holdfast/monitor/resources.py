@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from holdfast.api.forms import hook_schema
 from holdfast.app import App
 from holdfast.core import events as ev
+from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.registry import is_own
 from holdfast.errors import RunNotFoundError
 from holdfast.ports import FINAL, Query, RunQuery, RunRow, Status
@@ -373,7 +374,15 @@ class Resources:
             owned = store.runs(RunQuery(owner=worker.id, limit=COUNTED - 1))
             names = [name for name in worker.names if not is_own(name)]
             found.append({**worker_summary(worker, now), "names": names, "runs": len(owned)})
-        return {"workers": found, "now": iso(now)}
+        served = {queue for worker in found if worker["alive"] for queue in worker["queues"]}
+        queues = [
+            {
+                "name": row.queue or DEFAULT_QUEUE, "waiting": row.waiting, "since": iso(row.since),
+                "claimed": row.claimed, "served": (row.queue or DEFAULT_QUEUE) in served,
+            }
+            for row in store.queues()
+        ]  # fmt: skip
+        return {"workers": found, "queues": queues, "now": iso(now)}
 
     def schedules(self) -> dict[str, Any]:
         store = self.store
