@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cpu
+import lists
 import on_postgres
 from floor import floor_ms
 from workflows import (
@@ -289,6 +290,18 @@ def sleeping(n: int) -> None:
     worker.stop()
 
 
+def looking(folder: Path, runs: int) -> None:
+    """What the monitor's server takes to find runs among many."""
+    found = lists.measure(str(folder / "lists.db"), runs)
+    pages = {name: ms for name, ms in found.items() if "page" in name}
+    for what, times in (
+        ("page of runs", pages),
+        ("count of runs", {n: ms for n, ms in found.items() if n not in pages}),
+    ):
+        slowest = max(times, key=lambda name: times[name])
+        row(f"slowest {what} among {runs:,}, of {len(times)}", times[slowest], "ms", note=slowest)
+
+
 def importing() -> None:
     code = "import time;t=time.perf_counter();import holdfast;print(time.perf_counter()-t)"
     cached = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -347,6 +360,7 @@ def main() -> None:
     parser.add_argument("--store", help="on this store, instead of a new SQLite file")
     parser.add_argument("--sleepers", type=int, default=100_000)
     parser.add_argument("--postgres", action="store_true", help="only the rows of PostgreSQL")
+    parser.add_argument("--listed", type=int, default=1_000_000, help="runs that the monitor finds others among")
     options = parser.parse_args()
     print(
         f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores, SQLite {sqlite3.sqlite_version}"
@@ -378,6 +392,7 @@ def main() -> None:
         resuming()
         sleeping(options.sleepers)
         on_postgres.measure(row, Worker)
+        looking(folder, options.listed)
         overhead = step_overhead(lambda: floor_ms(folder, "FULL"))
     if options.json:
         facts = {

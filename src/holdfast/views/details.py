@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
-from holdfast.ports import FINAL, Query, RunQuery, RunRow
+from holdfast.ports import FINAL, AttemptRow, Place, Query, RunQuery, RunRow, StreamRow, WorkerRow
 from holdfast.views.reading import MOST_CHILDREN
 from holdfast.views.steps import StepView, steps_of, with_attempts
 from holdfast.views.summaries import (
@@ -31,8 +31,25 @@ def read_outcome(store: Query, row: RunRow, reader: PlainReader) -> dict[str, An
     return outcome_summary(row, ev.from_json(payloads[-1]) if payloads else None, reader)
 
 
+class RunSource(Protocol):
+    """What is asked of a store about one run."""
+
+    def now(self) -> int: ...
+    def workers(self) -> list[WorkerRow] | None: ...
+    def attempts(self, run_id: str) -> list[AttemptRow]: ...
+    def places(self, run_id: str) -> list[Place]: ...
+    def data(self, run_id: str) -> dict[str, bytes]: ...
+    def attributes(self, run_id: str, key: str) -> dict[str, bytes]: ...
+    def runs(self, query: RunQuery) -> list[RunRow]: ...
+    def orders(self, run_id: str) -> list[str]: ...
+    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]: ...
+    def payloads(
+        self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None
+    ) -> list[bytes]: ...
+
+
 def read_details(
-    store: Query,
+    store: RunSource,
     row: RunRow,
     reader: PlainReader,
     max_attempts: Mapping[str, int] | None = None,
