@@ -142,11 +142,13 @@ class Registry(Owner, abc.ABC):
         timeout: Duration | None = None,
         durable: bool = True,
         retain: Duration | None = "30d",
+        keep_generations: int | None = None,
         schedule: When | Sequence[When] | None = None,
         tz: str | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a function a workflow: it coordinates steps, and is replayed."""
+        """Make a function a workflow: it coordinates steps, and is replayed. Of a run that continues as new again and again,
+        `keep_generations` says how many earlier generations of its history are kept; None keeps all."""
         if function is not None:
             return self.define_workflow(function, None, workflow_options(options))
         name, schedules = options.pop("name", None), _schedules(options)

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from holdfast.api.checks import (
     ID_LIMIT,
+    check_flag,
     check_hook,
     check_id,
     check_key,
@@ -664,10 +665,11 @@ class Client:
         self.row(Which(token.run_id, token.run_no))
         return token
 
-    def pause(self, run: Which, reason: str) -> None:
+    def pause(self, run: Which, reason: str, children: bool = False) -> None:
         check_text("reason", reason, empty=True)
+        check_flag("children", children, ArgumentError)
         self._refuse_without_history(self.row(run), "paused")
-        self.control(run, "pause", reason)
+        self.control(run, "pause", reason, children)
 
     def _refuse_without_history(self, row: RunRow, what: str) -> None:
         if not row.durable:
@@ -675,19 +677,20 @@ class Client:
                 f"run {row.id} can't be {what}: its workflow {row.workflow!r} has durable=False, so there is no history"
             )
 
-    def control(self, run: Which, kind: str, reason: str = "") -> None:
+    def control(self, run: Which, kind: str, reason: str = "", children: bool = False) -> None:
         check_text("reason", reason, empty=True)
-        self._post(control(run.id, kind, reason, run_no=run.no), f"can't {kind} it")
+        self._post(control(run.id, kind, reason, run_no=run.no, children=children), f"can't {kind} it")
 
     def terminate(self, run: Which, reason: str) -> None:
         check_text("reason", reason)
         self.control(run, "terminate", reason)
 
-    def resume(self, run: Which) -> None:
+    def resume(self, run: Which, children: bool = False) -> None:
+        check_flag("children", children, ArgumentError)
         row = self.row(run)
         if row.status not in (Status.PAUSED, Status.STUCK):
             raise RunError(f"run {run.id} is {row.status}; only PAUSED and STUCK runs can be resumed", run_id=run.id)
-        self.control(run, "resume")
+        self.control(run, "resume", children=children)
 
     def retry(self, run: Which) -> None:
         row = self.row(run)

@@ -127,6 +127,7 @@ def step_options(given: dict[str, Any]) -> StepOptions:
 def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
     options = {"retry_delay": 0, "retain": "30d", **given}
     delay, retain = options.pop("retry_delay"), options.pop("retain")
+    generations = options.get("keep_generations")
     _refuse_unknown(options, WorkflowOptions, ("retry_delay", *SCHEDULING))
     return WorkflowOptions(
         max_retries=_retries(options.pop("max_retries", 0)),
@@ -135,6 +136,7 @@ def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
         timeout=timeout_of("timeout", options.pop("timeout", None)),
         durable=check_flag("durable", options.pop("durable", True)),
         retain=None if retain is None else duration_of("retain", retain),
+        keep_generations=None if generations is None else _count("keep_generations", generations),
     )
 
 

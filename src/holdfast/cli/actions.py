@@ -74,20 +74,24 @@ def terminate(context: click.Context, runs: tuple[str, ...], reason: str, as_jso
 @click.command()
 @some_runs
 @because
+@click.option("--children", is_flag=True, help="The children that they wait for, too.")
 @json_option
 @click.pass_context
-def pause(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
-    """Let nothing new begin in runs; what executes ends and is kept."""
-    _asked(_each(context, runs, as_json, "asked to pause", lambda target, run: run.pause(reason)))
+def pause(context: click.Context, runs: tuple[str, ...], reason: str, children: bool, as_json: bool) -> None:
+    """Let nothing new begin in runs; what executes ends and is kept. Their children go on, unless --children."""
+    act: Act = lambda target, run: run.pause(reason, children=children)
+    _asked(_each(context, runs, as_json, "asked to pause", act))
 
 
 @click.command()
 @some_runs
+@click.option("--children", is_flag=True, help="The children that they wait for, too.")
 @json_option
 @click.pass_context
-def resume(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None:
+def resume(context: click.Context, runs: tuple[str, ...], children: bool, as_json: bool) -> None:
     """Let PAUSED runs go on, and STUCK ones whose cause was removed."""
-    _asked(_each(context, runs, as_json, "asked to resume", lambda target, run: run.resume()))
+    act: Act = lambda target, run: run.resume(children=children)
+    _asked(_each(context, runs, as_json, "asked to resume", act))
 
 
 @click.command()

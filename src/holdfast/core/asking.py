@@ -113,6 +113,11 @@ class Asking:
         return self._loop
 
     @property
+    def history_length(self) -> int:
+        """From the beginning of this history to the event that is delivered."""
+        return self.loop.cause - (self._beginning.seq if self._beginning is not None else 1) + 1
+
+    @property
     def is_repeating(self) -> bool:
         """Whether the code goes where it has been before: what it says there was heard then."""
         return self.loop.cause <= self._passed

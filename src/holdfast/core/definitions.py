@@ -123,6 +123,7 @@ class WorkflowOptions:
     timeout: int | None = None
     durable: bool = True
     retain: int | None = 30 * 86_400 * SECOND
+    keep_generations: int | None = None
 
     def retry_delay(self, error: BaseException, attempt: int, max_retries: int | None = None) -> int | None:
         allowed = self.max_retries if max_retries is None else max_retries

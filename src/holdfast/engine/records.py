@@ -46,6 +46,7 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     schedule: str = ""
     event: str = ""  # the domain event that started it
     quiet: bool = False  # what becomes of it is no news
+    generations: list[int] = []  # where those that are kept of its history begin, before the one it is in
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -125,11 +126,13 @@ class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
+    """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is. With
+    `children` those that the run waits for are paused or resumed with it."""
 
     reason: str = ""
     parent_id: str = ""
     parent_cmd: str = ""
+    children: bool = False
 
 
 LETTERS: dict[str, type[Any]] = {
@@ -157,8 +160,9 @@ def control(
     late: bool = False,
     run_no: int | None = None,
     child_of: str | None = None,
+    children: bool = False,
 ) -> Message:
-    body = msgspec.json.encode(ControlLetter(reason=reason))
+    body = msgspec.json.encode(ControlLetter(reason=reason, children=children))
     return Message(
         run_id=run_id, kind=kind, body=body, control=True, late=late, run_no=run_no, child_of=child_of
     )  # fmt: skip

@@ -153,6 +153,7 @@ class LiveRun:
         self._cancel: Letter | None = None  # was read, and is not committed yet
         self._timeout: int | None = None
         self._retain = WorkflowOptions().retain
+        self._keep_generations: int | None = None
         self._attempts: int | None = 1
         self._refused = False
 
@@ -444,6 +445,7 @@ class LiveRun:
         program = program_for(self.home.app, self.row.workflow, self.options)
         self._timeout = program.timeout
         self._retain = program.settings.retain
+        self._keep_generations = program.settings.keep_generations
         retries = self.options.max_retries if self.options.max_retries is not None else program.settings.max_retries
         self._attempts = None if retries is None else retries + 1
         self.execution = Execution(self.row.id, program, self.home.app.codec, self.home.greenlets)
@@ -488,7 +490,11 @@ class LiveRun:
             elif letter.kind == "cancel" and self.row.stuck == "lost":  # not even its clean-up may run
                 self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
                 break
+            elif self.row.status == Status.PAUSED and letter.kind == "pause" and body.children:
+                self._tell_children(None, "pause", body.reason)
             elif self.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
+                if body.children:
+                    self._tell_children(None, letter.kind, "")
                 self._append_outside(ev.RunResumed(ts=now))
                 self._unhold()
                 opened = True
@@ -496,6 +502,12 @@ class LiveRun:
                     kept.append(letter)
         self.deliveries = kept
         return opened
+
+    def _tell_children(self, there: Execution | None, kind: str, reason: str) -> None:
+        """Pause or resume, with a run, the children that it waits for, and theirs."""
+        why = f"its parent {self.row.id} was paused" + (f": {reason}" if reason else "") if kind == "pause" else ""
+        for child_id in children_left(there, self._history):
+            self.change.messages.append(control(child_id, kind, why, child_of=self.row.id, children=True))
 
     def _notify_later(self, body: ControlLetter) -> bool:
         """Tell the parent of the outcome, when there is one; False if it is not the parent who asks."""
@@ -812,6 +824,8 @@ class LiveRun:
             if self.execution.cancelling is None:
                 self._deliver(ev.CancelRequested(ts=now, reason=body.reason), now)
         elif letter.kind == "pause":
+            if body.children:
+                self._tell_children(self.execution, "pause", body.reason)
             self._hold(now, ev.RunPaused(ts=now, reason=body.reason), Status.PAUSED, body.reason, "")
         elif letter.kind in ("retry", "watch"):
             self._notify_later(body)
@@ -859,6 +873,7 @@ class LiveRun:
             assert self.execution is not None
             self._history = [end]
             if self.row.durable:
+                self._drop_generations(end.seq)
                 self.change.columns["base_seq"] = self.row.base_seq = end.seq
             self.execution.evict()
             self.execution = None
@@ -883,6 +898,16 @@ class LiveRun:
                 "expires_at": None if retain is None else now + retain,
             }
         )  # fmt: skip
+
+    def _drop_generations(self, begins: int) -> None:
+        """A new generation of the history begins: those that are too old are deleted with the same commit."""
+        keep = self._keep_generations
+        if keep is None:
+            return
+        earlier = [*self.options.generations, self.row.base_seq]
+        self.options.generations = earlier[-keep:] if keep else []
+        self.change.columns["options"] = self.options.to_json()
+        self.change.forget_before = (self.options.generations or [begins])[0]
 
     def _obey_at_last(self, now: int) -> bool:
         """Cancel or pause a run that continues as new: code that does nothing else never comes to another moment."""

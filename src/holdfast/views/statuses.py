@@ -22,8 +22,11 @@ def statuses_of(history: Iterable[ev.Event], row: RunRow) -> list[StatusChange]:
     """With times and causes."""
     changes: list[StatusChange] = []
     for event in history:
-        if isinstance(event, ev.RunStarted):
-            changes.append(StatusChange(Status.PENDING, event.ts))
+        if isinstance(event, ev.RunStarted) or (isinstance(event, ev.ContinuedAsNew) and not changes):
+            # Of a run that lives for long, earlier generations of the history may be gone.
+            changes.append(
+                StatusChange(Status.PENDING, event.ts if isinstance(event, ev.RunStarted) else row.created_at)
+            )
             if row.started_at is not None:
                 changes.append(StatusChange(Status.RUNNING, row.started_at))
         elif isinstance(event, ev.AttemptFailed):
