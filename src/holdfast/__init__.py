@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.compose.checkpointed import Checkpoint, Checkpointed
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
-    from holdfast.core.context import StepAttempt
+    from holdfast.core.context import StartCall, StepAttempt, WorkflowAttempt
     from holdfast.core.resources import Resource, use
     from holdfast.default_app import step, workflow
     from holdfast.errors import (
@@ -165,6 +165,7 @@ __all__ = [
     "Schedules",
     "Sent",
     "Signature",
+    "StartCall",
     "Status",
     "StatusEntry",
     "Step",
@@ -189,6 +190,7 @@ __all__ = [
     "ValueCodecError",
     "WorkerLostError",
     "Workflow",
+    "WorkflowAttempt",
     "WorkflowCodeError",
     "WorkflowIdentity",
     "WorkflowTimeoutError",
@@ -229,7 +231,7 @@ _HOMES = {
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
     "holdfast.codec": ["Codec"],
-    "holdfast.core.context": ["StepAttempt"],
+    "holdfast.core.context": ["StartCall", "StepAttempt", "WorkflowAttempt"],
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.compose.saga": ["Saga", "saga"],
     "holdfast.compose.dag": ["Dag"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -16,6 +17,7 @@ from msgspec import Raw
 from holdfast.api.checks import (
     ID_LIMIT,
     check_flag,
+    check_headers,
     check_hook,
     check_id,
     check_key,
@@ -33,12 +35,13 @@ from holdfast.api.requests import Ask, RequestDefinition, check_request, encode_
 from holdfast.api.tokens import StepToken
 from holdfast.codec import Codec
 from holdfast.core import events as ev
-from holdfast.core.context import current_step
+from holdfast.core.context import StartCall, current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
 from holdfast.core.registry import Definitions, refuse_while_importing
+from holdfast.core.spans import Span
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.programs import is_durable
@@ -120,13 +123,22 @@ class Client:
         """A run of its own, or a child of the run whose step calls. `messages` are for it, whether it is new or not."""
         refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
-        if context is None:
-            return self._create(name, call, options, options.id or str(uuid.uuid4()), None, messages)
-        context.touch()
-        attempt = context.attempt
-        options = options.with_id_in_step(name)
-        assert options.id is not None
-        return self._create(name, call, options, options.id, attempt, messages)
+        origin = None
+        if context is not None:
+            context.touch()
+            origin = context.attempt
+            options = options.with_id_in_step(name)
+        run_id = options.id or str(uuid.uuid4())
+        headers = {} if origin is None else dict(origin.headers)
+        arounds = self._definitions.start_arounds
+        if not arounds:
+            return self._create(name, call, options, run_id, origin, messages, headers)
+        with contextlib.ExitStack() as stack:
+            start = StartCall(name, run_id, headers)
+            for around in arounds:
+                stack.enter_context(Span(around.function(start), f"around_start {around.name!r}"))
+            check_headers(start.headers)
+            return self._create(name, call, options, run_id, origin, messages, start.headers)
 
     def _create(
         self,
@@ -135,7 +147,8 @@ class Client:
         options: StartOptions,
         run_id: str,
         origin: Attempt | None,
-        messages: Sequence[Message] = (),
+        messages: Sequence[Message],
+        headers: dict[str, str],
     ) -> Run[Any]:
         check_id(run_id)
         now = self.store.now()
@@ -159,6 +172,7 @@ class Client:
             max_retries=options.max_retries,
             queue=options.queue or "",
             quiet=origin is not None and origin.quiet,
+            headers=headers,
         )
         new = NewRun(
             id=run_id, workflow=name, records=[to_record(started)], wake_at=begin_at - options.priority * PRIORITY_HEAD_START,

@@ -21,6 +21,8 @@ class Definitions(Protocol):
     codec: Codec
     keep_logs: int | None
     arounds: list[Around]
+    workflow_arounds: list[Around]
+    start_arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
     hook_models: Any
     request_models: Any

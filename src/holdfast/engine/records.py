@@ -46,6 +46,7 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     schedule: str = ""
     event: str = ""  # the domain event that started it
     quiet: bool = False  # what becomes of it is no news
+    headers: dict[str, str] = {}  # what it was started with by those who wrap starts
     generations: list[int] = []  # where those that are kept of its history begin, before the one it is in
 
     def to_json(self) -> bytes:

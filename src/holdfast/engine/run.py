@@ -750,6 +750,7 @@ class LiveRun:
             max_retries=command.options.get("max_retries"),  # type: ignore[arg-type]
             notify=command.waited,
             quiet=self.options.quiet,
+            headers=self.options.headers,
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
