@@ -240,7 +240,7 @@ class WorkflowContext:
             )
         check_id(run_id, "wf.send: run_id")
         check_hook(name, key, what="wf.send")
-        encoded = Raw(encode_payload(here.codec, here.hook_models, name, payload))
+        encoded = Raw(encode_payload(here.codec, here.program.hook_models, name, payload))
 
         def begin() -> Future[None]:
             here.send(run_id, name, key or "", encoded)

@@ -22,6 +22,10 @@ class Program(Protocol):
 
     name: str
 
+    @property
+    def hook_models(self) -> Any:
+        """The types of payloads that hooks of its app take, by name."""
+
     def call(self, input: Raw) -> Coroutine[Any, Any, Any]:
         """A coroutine of the workflow's function, called with the recorded input."""
 

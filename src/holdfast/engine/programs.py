@@ -51,6 +51,10 @@ class WorkflowProgram:
             return await definition.function(*args, **kwargs)
         return definition.function(*args, **kwargs)
 
+    @property
+    def hook_models(self) -> Any:
+        return self._app.hook_models
+
     def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = self._definition.signature
         try:
@@ -86,6 +90,10 @@ class StepProgram:
         loop = running()
         assert loop is not None
         return await loop.execution.ask_step(self.name, input, options=self._overrides)
+
+    @property
+    def hook_models(self) -> Any:
+        return self._app.hook_models
 
     def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         return None

@@ -456,7 +456,6 @@ class LiveRun:
         self.execution.secret = self.home.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
-        self.execution.hook_models = self.home.app.hook_models
         if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
             self.execution.same_build = self.row.build == self.home.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.

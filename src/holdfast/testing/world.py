@@ -236,7 +236,6 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
     execution = Execution(run_id, program_for(app, row.workflow, read_options(row)[0]), app.codec, Greenlets())
     execution.app, execution.secret, execution.strict = app.name, secret, True
     execution.run_no, execution.same_build = row.no, True
-    execution.hook_models = app.hook_models
     execution.parent_id, execution.root_id = row.parent_id, row.root_id or run_id
     recorded = history[-1]
     try:
