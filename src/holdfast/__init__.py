@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import Run, RunPage
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
+    from holdfast.api.remote import Remote
     from holdfast.api.requests import Ask, Request, RequestDefinition, define_request
     from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
     from holdfast.api.search import Prefix, Range
+    from holdfast.api.selection import Acted, Selection
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Acted",
     "App",
     "ArgumentError",
     "Ask",
@@ -136,6 +139,7 @@ __all__ = [
     "PayloadTooLargeError",
     "Prefix",
     "Range",
+    "Remote",
     "Request",
     "RequestDefinition",
     "RequestError",
@@ -163,6 +167,7 @@ __all__ = [
     "ScheduleInfo",
     "ScheduleNotFoundError",
     "Schedules",
+    "Selection",
     "Sent",
     "Signature",
     "StartCall",
@@ -224,9 +229,11 @@ _HOMES = {
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": ["Run", "RunPage"],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
+    "holdfast.api.remote": ["Remote"],
     "holdfast.api.requests": ["Ask", "Request", "RequestDefinition", "define_request"],
     "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
     "holdfast.api.search": ["Prefix", "Range"],
+    "holdfast.api.selection": ["Acted", "Selection"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],

@@ -32,13 +32,17 @@ from holdfast.api.options import (
     check_call,
     check_input,
 )
+from holdfast.api.remote import Remote
 from holdfast.api.schedules import Schedules
 from holdfast.api.search import conditions_of
+from holdfast.api.selection import Selection
+from holdfast.api.telemetry import StoreTransport
 from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app, refuse_while_importing
+from holdfast.durations import Duration
 from holdfast.errors import (
     ArgumentError,
     DefinitionError,
@@ -49,6 +53,8 @@ from holdfast.ports import Clock, Notifier, RunQuery, Status, Store
 from holdfast.printing import show
 from holdfast.registry import Registry
 from holdfast.stores.forks import gate
+from holdfast.telemetry.clock import LamportClock
+from holdfast.telemetry.instruments import Instrument
 from holdfast.views.trace import TraceNode
 
 if TYPE_CHECKING:
@@ -82,7 +88,7 @@ class App(Registry):
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
     define more of the app. `version` names the build of its code, which is a digest of the code if nothing is said;
     HOLDFAST_VERSION overrides it. `keep_logs` is the level from which on what steps log is kept with their runs; None
-    keeps nothing.
+    keeps nothing. `instruments` are told what happens in this process; `app.instruments.add` adds more.
     """
 
     def __init__(
@@ -94,6 +100,7 @@ class App(Registry):
         version: str | None = None,
         codec: Codec | None = None,
         keep_logs: str | int | None = "INFO",
+        instruments: Sequence[Instrument] = (),
     ) -> None:
         if type(name) is not str or not name.replace("-", "_").replace(".", "_").isidentifier():
             raise DefinitionError(f"App({show(name)}): a name is made of letters, digits, '-', '_' and '.'")
@@ -107,7 +114,12 @@ class App(Registry):
         super().__init__(name, codec or Codec(), tuple(include))
         self.version = os.environ.get("HOLDFAST_VERSION") or version
         self.keep_logs = _log_level(keep_logs)
+        if not isinstance(instruments, list | tuple):
+            raise DefinitionError(f"instruments={show(instruments)}: give a list of instruments")
+        for instrument in instruments:
+            self.instruments.add(instrument)
         self.clock: Clock = SystemClock()
+        self.logical_clock = LamportClock()
         self._url = store
         self._chosen_url: str | None = None
         self._store: Store | None = None
@@ -141,7 +153,7 @@ class App(Registry):
                 with gate.using(f"the store of app {self.name!r}"):
                     from holdfast.wiring import open_store  # not at the top: see wiring.py
 
-                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock)
+                    self._store, self._notifier = open_store(self.name, self.store_url, self.clock, self.logical_clock)
             return self._store
 
     @property
@@ -178,6 +190,17 @@ class App(Registry):
         call, options = self.encode_by_name(name, args, kwargs), NO_OPTIONS.with_id_in_step(name)
         return await asyncio.to_thread(self.start_run, name, call, options)
 
+    def remote(self, name: str) -> Remote:
+        """A workflow or step by name, also one whose code this program doesn't have: `app.remote("fulfil").start(...)`.
+        The worker that takes the run up checks the arguments; results of classes unknown here are plain data."""
+        return Remote(self, name)
+
+    def send_task(
+        self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> Run[Any]:
+        """Celery's spelling of `app.remote(name).options(...).start(...)`."""
+        return self.remote(name).apply_async(args, kwargs, **options)
+
     def encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         check_text("name", name)
         self.load()
@@ -208,6 +231,7 @@ class App(Registry):
         workflow: str | None = None,
         parent: str | None = None,
         since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
         data: dict[str, Any] | None = None,
         schedule: str | None = None,
         after: int | None = None,
@@ -215,31 +239,87 @@ class App(Registry):
     ) -> RunPage:
         """A page of runs, newest first. `page.cursor` given as `after` asks for the next. `data` are values that runs have
         published with `wf.set_data`, or a `Range` or `Prefix` of them."""
+        check_number("limit", limit, 1)
+        if after is not None and not (type(after) is int and 0 <= after < 2**63):
+            raise ArgumentError(f"after={show(after)}: give the cursor of a page")
+        query = self._query(status, workflow, parent, since, until, data, schedule)
+        query.after, query.limit = after, limit
+        return self.client.runs(query)
+
+    aruns = twin(runs)
+
+    def select(
+        self,
+        *,
+        status: Status | str | Sequence[Status | str] | None = None,
+        workflow: str | None = None,
+        parent: str | None = None,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+        older_than: Duration | None = None,
+        data: dict[str, Any] | None = None,
+        schedule: str | None = None,
+    ) -> Selection:
+        """All runs like that, to count and to act on at once: `app.select(workflow="order", status="WAITING",
+        older_than="2d").cancel("too old")`. A `workflow` that ends in `*` is the beginning of a name; `since`, `until` and
+        `older_than` are about when a run was created. Without any, it is every run of the app."""
+        query = self._query(status, workflow, parent, since, until, data, schedule)
+        if older_than is not None:
+            if until is not None:
+                raise ArgumentError(
+                    "until= and older_than= both say when the last of them was created; give one of them"
+                )
+            query.until = self.store.now() - duration_of("older_than", older_than, ArgumentError)
+        return Selection(self.client, query)
+
+    def count(
+        self,
+        *,
+        status: Status | str | Sequence[Status | str] | None = None,
+        workflow: str | None = None,
+        parent: str | None = None,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+        older_than: Duration | None = None,
+        data: dict[str, Any] | None = None,
+        schedule: str | None = None,
+    ) -> int:
+        """How many runs like that there are."""
+        return self.select(
+            status=status, workflow=workflow, parent=parent, since=since, until=until, older_than=older_than, data=data,
+            schedule=schedule,
+        ).count()  # fmt: skip
+
+    acount = twin(count)
+
+    def _query(
+        self,
+        status: Status | str | Sequence[Status | str] | None,
+        workflow: str | None,
+        parent: str | None,
+        since: dt.datetime | None,
+        until: dt.datetime | None,
+        data: dict[str, Any] | None,
+        schedule: str | None,
+    ) -> RunQuery:
         statuses = [] if status is None else [status] if isinstance(status, str) else status
         if not isinstance(statuses, list | tuple | set | frozenset):
             raise ArgumentError(f"status={show(status)}: give one of {', '.join(Status)}, or a list of them")
         for one in statuses:
             if not isinstance(one, str) or one not in Status.__members__:
                 raise ArgumentError(f"status={show(one)}: give one of {', '.join(Status)}")
-        check_number("limit", limit, 1)
-        if after is not None and not (type(after) is int and 0 <= after < 2**63):
-            raise ArgumentError(f"after={show(after)}: give the cursor of a page")
         for what, given in (("workflow", workflow), ("parent", parent), ("schedule", schedule)):
             if given is not None:
                 check_text(what, given)
         if data is not None and not isinstance(data, dict):
             raise ArgumentError(f"data={show(data)}: give a dict of what runs have kept with wf.set_data")
         equal, spans = conditions_of(data or {}, self.codec)
-        return self.client.runs(
-            RunQuery(
-                statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, schedule=schedule, after=after,
-                limit=limit,
-                since=None if since is None else to_epoch(since, "since"),
-                data=equal, spans=spans,
-            )
+        return RunQuery(
+            statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, schedule=schedule,
+            since=None if since is None else to_epoch(since, "since"),
+            until=None if until is None else to_epoch(until, "until"),
+            data=equal, spans=spans,
         )  # fmt: skip
-
-    aruns = twin(runs)
 
     def send_hook(
         self, token: str | None = None, payload: object = None, *, key: str | None = None, name: str | None = None
@@ -309,6 +389,12 @@ class App(Registry):
 
     agc = twin(gc)
 
+    @property
+    def telemetry(self) -> StoreTransport:
+        """Carries telemetry events between all processes of the store: `EventReceiver(app.telemetry)` hears what workers
+        do, `EventDispatcher(app.telemetry, app.logical_clock)` sends events of one's own."""
+        return StoreTransport(self.store, self.notifier, self.codec)
+
     # -- working
 
     @property
@@ -338,7 +424,9 @@ class App(Registry):
             _check_count("processes", processes)
         failpoints.arm_from_environment()
         self.load()
-        own = open_store(self.name, self.store_url, self.clock) if self._own_parts() else (self.store, self.notifier)
+        own = (self.store, self.notifier)
+        if self._own_parts():
+            own = open_store(self.name, self.store_url, self.clock, self.logical_clock)
         return build_engine(
             self, *own, self.clock, build=self.build, concurrency=concurrency, processes=processes, settings=settings,
             description=self._describe_for_processes(),

@@ -6,11 +6,13 @@ Times are integer microseconds since the epoch, on the store's clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
+
+from holdfast.telemetry.clock import LamportClock
 
 
 class Status(StrEnum):
@@ -149,13 +151,18 @@ class Posted(msgspec.Struct, gc=False):
 
 
 class Letter(msgspec.Struct, gc=False):
-    """A message as its run's owner reads it."""
+    """A message as its run's owner reads it. `clock` is the logical clock of who sent it, at the time `ts`."""
 
     id: int
     run_no: int
     kind: str
     body: bytes
+    ts: int = 0
+    clock: int = 0
 
+
+Collision = Callable[["NewRun", RunRow], None]
+"""What is said of a new run whose id another one has: it raises if that must not be."""
 
 Farewell = Callable[[RunRow, list[Letter]], list[Message]]
 """Who is told what of a run that is deleted, with these messages unread."""
@@ -186,6 +193,67 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     news: Sequence[Emission] = ()
     answers: Sequence[Answer] = ()
     forget_before: int = 0
+    attempts: Sequence[NewAttempt] = ()
+    dropped_attempts: Sequence[str] = ()
+    withdrawn_attempts: Sequence[str] = ()
+
+
+class NewAttempt(msgspec.Struct, kw_only=True, gc=False):
+    """An attempt that a worker elsewhere is to execute: whoever serves its `queue`, those that are due first before the
+    others. `body` is all that the worker needs to know of it, which no store reads."""
+
+    token: str
+    cmd: str
+    step: str
+    number: int
+    queue: str
+    due: int
+    body: bytes
+
+
+class AttemptRow(msgspec.Struct, kw_only=True, gc=False):
+    """An attempt that waits since `due` for a worker, or that `worker` has claimed."""
+
+    token: str
+    run_no: int
+    cmd: str
+    step: str
+    number: int
+    queue: str
+    due: int
+    worker: str | None = None
+    claimed_at: int | None = None
+
+
+class ClaimedAttempt(msgspec.Struct, gc=False):
+    """An attempt that now belongs to the worker that claimed it."""
+
+    token: str
+    body: bytes
+
+
+class EndedAttempt(msgspec.Struct, gc=False):
+    """An attempt with its outcome, as a message to its run."""
+
+    token: str
+    message: Message
+
+
+class AttemptReport(msgspec.Struct, gc=False):
+    """What an attempt says on its way: its `checkpoint`, its `progress`."""
+
+    token: str
+    kind: str
+    body: bytes
+
+
+class QueueRow(msgspec.Struct, kw_only=True):
+    """How many attempts wait in a queue, and since when the first of them does; how many are claimed."""
+
+    queue: str
+    waiting: int
+    since: int | None
+    claimed: int
 
 
 class Emission(msgspec.Struct, kw_only=True, gc=False):
@@ -287,12 +355,13 @@ class Collected(msgspec.Struct, kw_only=True):
 
 class Claimed(msgspec.Struct):
     """A run that now belongs to the worker that claimed it, with its history from `base_seq` on. `is_first` says that
-    no worker had it before."""
+    no worker had it before. Each of its attempts elsewhere is in `attempts`, or its outcome in `letters`, or in both."""
 
     row: RunRow
     payloads: list[bytes]
     letters: list[Letter]
     is_first: bool = False
+    attempts: list[AttemptRow] = []
 
 
 class Committed(msgspec.Struct):
@@ -303,9 +372,17 @@ class Committed(msgspec.Struct):
     emitted: bool = False
 
 
+class WorkerKind(StrEnum):
+    """What a worker does: own runs and bring them forward, or only execute attempts of others' runs."""
+
+    ENGINE = "engine"
+    EXECUTOR = "executor"
+
+
 class WorkerRow(msgspec.Struct, kw_only=True):
-    """A worker: what its code knows by `names`, and the schedules that its code declares. `damage` says what of it could
-    not be read."""
+    """A worker: what its code knows by `names`, the schedules that its code declares, and the `queues` whose attempts it
+    executes, of these `steps`. `clock` is its logical clock at its last heartbeat. `damage` says what of it could not be
+    read."""
 
     id: str
     app: str
@@ -313,11 +390,59 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     pid: int
     build: str
     names: list[str]
+    kind: str = WorkerKind.ENGINE
+    queues: list[str] = []
+    steps: list[str] = []
     schedules: list[str] = []
     address: str = ""
     started_at: int = 0
     lease_until: int = 0
+    clock: int = 0
     damage: str = ""
+
+
+class Backlog(msgspec.Struct, kw_only=True, gc=False):
+    """What waits, counted up to a bound: runs outside of memory, runs that are due and nobody has claimed, since when
+    the first of them is, and messages in inboxes."""
+
+    parked: int = 0
+    due: int = 0
+    due_since: int | None = None
+    inbox: int = 0
+
+
+class RunNote(msgspec.Struct, array_like=True, gc=False):
+    """Something about a run that its history doesn't say: it was claimed, or let go."""
+
+    no: int
+    kind: str
+    ts: int
+    clock: int
+    reason: str = ""
+
+
+class Notes(msgspec.Struct, gc=False):
+    """What one worker tells those who watch, at one time: events that it has committed, from number to number by run,
+    and what no history says."""
+
+    worker: str
+    recorded: dict[int, tuple[int, int]] = {}
+    runs: list[RunNote] = []
+    events: list[dict[str, Any]] = []
+
+    def size(self) -> int:
+        return len(self.recorded) + len(self.runs) + len(self.events)
+
+
+class RecordedEvent(msgspec.Struct, gc=False):
+    """An event as it is stored, for those who watch."""
+
+    no: int
+    seq: int
+    worker: str
+    ts: int
+    clock: int
+    payload: bytes
 
 
 class DataSpan(msgspec.Struct, kw_only=True, frozen=True):
@@ -381,11 +506,13 @@ class ScheduleChange(msgspec.Struct, kw_only=True):
 
 class Query(Protocol):
     """What people and monitors read of a store. Nothing here writes, and lists never read payloads. `url` is for people:
-    no password is in it. `clock` is the store's time, to wait by."""
+    no password is in it. `clock` is the store's time, to wait by. `logical_clock` is that of this process: it goes past
+    those of all messages, histories and heartbeats that are read for a worker."""
 
     app: str
     url: str
     clock: Clock
+    logical_clock: LamportClock
 
     def now(self) -> int:
         """The store's time. All workers on one store agree on it."""
@@ -403,6 +530,26 @@ class Query(Protocol):
     def apps(self) -> list[str]:
         """The apps that have runs, workers or schedules here, by name; for whoever looks at a store without an app's code."""
 
+    def backlog(self, most: int) -> Backlog:
+        """What waits, each counted up to `most`."""
+
+    # -- telemetry
+
+    def is_watched(self) -> bool:
+        """Whether anybody wants to be told what the workers of this app do."""
+
+    def newest_notes(self) -> int:
+        """The number of the last notes that were published."""
+
+    def notes(self, after: int, limit: int) -> list[tuple[int, Notes]]:
+        """What was published after that number, with its numbers; those of other apps, and what can't be read, are empty."""
+
+    def rows(self, numbers: Sequence[int]) -> list[RunRow]:
+        """Runs of the app by their numbers."""
+
+    def recorded(self, ranges: Mapping[int, tuple[int, int]]) -> list[RecordedEvent]:
+        """The events of runs, from number to number."""
+
     # -- runs
 
     def get(self, run_id: str) -> RunRow | None: ...
@@ -411,10 +558,21 @@ class Query(Protocol):
 
     def counts(self, query: RunQuery, most: int) -> dict[str, int]:
         """How many runs there are of each status, whatever page a query asks for. Nobody counts all of very many: a query
-        for statuses alone counts up to `most` of each, any other its newest `most` runs."""
+        for statuses alone counts up to `most` of each, any other its newest `most` runs. Several statuses, and the workflows
+        that the beginning of a name stands for, share that number evenly."""
 
-    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
-        """A run's history after event number `after`, all of it or only the kinds given."""
+    def counts_over_time(self, query: RunQuery, width: int, most: int) -> list[tuple[int, str, int]]:
+        """Of the newest `most` runs that a query finds, how many of each status were created in each stretch of `width`
+        microseconds: (its beginning, status, how many), in the order of time."""
+
+    def histories(self, numbers: Sequence[int], kinds: Sequence[str] = ()) -> dict[int, list[bytes]]:
+        """The histories of several runs, by their `no`, all of each or only the kinds given."""
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
+        """A run's history after event number `after`, up to and with number `until`, all of it or only the kinds given."""
+
+    def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
+        """The logical clocks of a run's events after number `after`, by number; 0 where an older version wrote them."""
 
     def data(self, run_id: str) -> dict[str, bytes]:
         """What the run has published of its data."""
@@ -433,6 +591,12 @@ class Query(Protocol):
 
     def find_hook(self, key: str) -> list[tuple[str, str]]:
         """Runs that wait for a hook of that key: (run id, hook name)."""
+
+    def attempts(self, run_id: str) -> list[AttemptRow]:
+        """The attempts of a run that workers elsewhere execute, or are to."""
+
+    def queues(self) -> list[QueueRow]:
+        """What there is in the queues of the app, by name."""
 
     # -- schedules and domain events
 
@@ -455,6 +619,10 @@ class Store(Query, Protocol):
     (after a commit: once `settle` has returned). After a StoreBusyError it certainly didn't, and can be tried again.
     A value that the database can't hold is an EncodeError, and nothing has happened; a time beyond the last one it
     can hold is that last one.
+
+    Events, messages and heartbeats are written with numbers of the logical clock: higher than those of all that this
+    process has written or read before, and, after a restart, than those of all that is in the store. Within one
+    transaction events come before messages, and the number before its first event is given to nobody.
     """
 
     def check(self) -> None:
@@ -497,11 +665,27 @@ class Store(Query, Protocol):
     def addresses(self, everyone: bool = False) -> list[str]:
         """Where the engines of live workers can be rung: those of the app, or of all apps."""
 
+    # -- telemetry
+
+    def watch(self, watcher: str, until: int) -> None:
+        """Say that somebody wants to be told what the workers of this app do, until then; or no more, if that is now."""
+
+    def publish(self, notes: Notes) -> None:
+        """Tell those who watch. It is kept for a moment, and may be lost."""
+
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
         """Create a run. If its id is taken nothing happens and the run that has it is returned, unless it has
         ended and `replace` says to delete it first."""
+
+    def create_all(self, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        """Create runs, all or none; for each None, or the run that has its id already and stays as it is. Of those
+        `collision` is told first: if it raises nothing is created. It must do nothing else."""
+
+    def put_off(self, no: int, run: NewRun) -> bool:
+        """Give a run that nobody has taken up the input and the time of `run`; False, with nothing done, if somebody has,
+        or if it is held or gone."""
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         """Apply changes to runs that the worker owns, all or none, then claim up to `claim` runs. The signals of a
@@ -511,7 +695,8 @@ class Store(Query, Protocol):
         owns it, its workflow is one of `names`, and either `wake_at` is past or a message waits for it (runs that
         are held or to begin later: a control message). If the id of a child is taken, its `if_taken` is posted
         instead; messages to runs that have ended are dropped, except `late` ones, and so are those to runs that don't exist,
-        except for their `if_gone`."""
+        except for their `if_gone`. Attempts that are `dropped` are gone, whoever has claimed them; those that are
+        `withdrawn` only if nobody has."""
 
     def settle(self, worker_id: str) -> None:
         """After a `commit` of that worker whose fate is unknown: what is read once this has returned shows whether it
@@ -524,6 +709,9 @@ class Store(Query, Protocol):
         """Put a message into a run's inbox. Nothing is put into the inbox of a run that has ended, unless the message is
         `late`, nor a copy of one with the same `dedupe`."""
 
+    def post_all(self, messages: Sequence[Message]) -> list[Posted]:
+        """`post` for each of them, all or none."""
+
     def streamed(self, run_id: str) -> dict[str, int]:
         """The last attempt of which something was streamed, by command."""
 
@@ -531,6 +719,9 @@ class Store(Query, Protocol):
         """Delete a run that has ended or is held, with everything that belongs to it. Returns the status it had,
         None if there is no such run (of the number `no`, if that is given); a run with any other status is not deleted.
         `farewell` says what is posted to others in the same transaction, and must do nothing else."""
+
+    def delete_all(self, runs: Sequence[tuple[str, int]], farewell: Farewell | None = None) -> int:
+        """`delete` for each id and number, in one transaction; how many are gone by it."""
 
     def collect(self, limit: int) -> Collected:
         """Delete runs whose time of retention has passed, and domain events that are too old: up to `limit` of each. A
@@ -548,6 +739,39 @@ class Store(Query, Protocol):
 
     def set_aside(self, no: int, reason: str, stuck: str, news: Emission | None = None) -> bool:
         """Mark an unowned run STUCK, if it is still unowned."""
+
+    # -- attempts elsewhere
+
+    def claim_attempts(
+        self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
+    ) -> list[ClaimedAttempt]:
+        """Make up to `limit` attempts of these steps in these queues the worker's own. Each belongs to one worker at a
+        time. It survives the machine: nobody else executes what is claimed. Raises Fenced if the worker has been
+        declared dead."""
+
+    def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
+        """The same for one that somebody was told of; None if it is gone, or claimed already."""
+
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+        """Of each attempt that belongs to that worker, delete the row and put the message into its run's inbox; those
+        for which that was done. An attempt has one outcome: it was cancelled, or others have taken it over, if it is
+        not among them. Nothing is put into the inbox of a run that has ended. The worker itself may be gone."""
+
+    def release_attempts(self, worker_id: str, tokens: Sequence[str]) -> None:
+        """Give back attempts that were claimed and have not begun: others may claim them."""
+
+    def report_attempts(self, worker_id: str, reports: Sequence[AttemptReport]) -> None:
+        """Keep what attempts of that worker say on their way as attributes of their runs, under the command of each. Of
+        those that it no longer has nothing is kept."""
+
+    def held_attempts(self, worker_id: str) -> set[str]:
+        """The attempts that belong to the worker. One that it had, and which is not among them, is not wanted."""
+
+    def lost_attempts(self, limit: int) -> list[AttemptRow]:
+        """Attempts whose worker is gone, by token."""
+
+    def unclaimed(self, queues: Sequence[str], before: int, limit: int) -> list[AttemptRow]:
+        """Attempts in these queues that nobody has claimed although they were due before `before`, oldest first."""
 
     # -- schedules
 
@@ -584,14 +808,17 @@ class Store(Query, Protocol):
 
 
 class Topic(StrEnum):
-    """What a hint is about, so that an engine asks only for that: runs to be claimed, messages to runs, domain events,
-    schedules."""
+    """What a hint is about, so that a worker asks only for that: runs to be claimed, messages to runs, domain events,
+    schedules, attempts to be claimed, attempts that are not wanted any more, those who watch."""
 
     EVERYTHING = "*"
     RUNS = "runs"
     INBOX = "inbox"
     EVENTS = "events"
     SCHEDULES = "schedules"
+    ATTEMPTS = "attempts"
+    DROPPED = "dropped"
+    WATCHERS = "watchers"
 
 
 class Notifier(Protocol):
@@ -620,7 +847,8 @@ class Watch(Protocol):
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
-    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that."""
+    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that. `trace` is
+    the `traceparent` that its run goes on from; `sent_at` is set if somebody wants to know how long it waits."""
 
     token: int
     run_no: int
@@ -644,6 +872,9 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     checkpoint: bytes | None = None
     streams_as: int = 0
     company: int = 0
+    at_most_once: bool = False
+    trace: str = ""
+    sent_at: int = 0
 
 
 class Outcome(msgspec.Struct, kw_only=True):

@@ -53,6 +53,7 @@ from holdfast.errors import (
 )
 from holdfast.ports import ScheduleRow
 from holdfast.printing import show
+from holdfast.telemetry.instruments import Instruments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,6 +79,7 @@ class Registry(Owner, abc.ABC):
         self.arounds: list[Around] = []
         self.workflow_arounds: list[Around] = []
         self.start_arounds: list[Around] = []
+        self.instruments = Instruments()
         self.replaced: Mapping[Resource[Any], Any] = {}
         self.hook_models = Models("hook", HOOKS)
         self.request_models = Models("request", REQUESTS)
@@ -125,6 +127,9 @@ class Registry(Owner, abc.ABC):
             return self.define_step(function, None, step_options(options))
         name, schedules = options.pop("name", None), _schedules(options)
         return StepDecorator(self, _checked_name("step", name), step_options(options), schedules)
+
+    task = step
+    """Celery's word for `step`."""
 
     @overload
     def workflow(self, function: CallableClass[P, Coroutine[Any, Any, R]], /) -> AsyncWorkflow[P, R]: ...  # type: ignore[overload-overlap]
@@ -282,6 +287,10 @@ class Registry(Owner, abc.ABC):
                 f"no {what} named {name!r} in app {self.name!r}; known: {', '.join(sorted(table)) or 'none'}"
             )
         return found
+
+    def knows(self, name: str) -> bool:
+        self.load()
+        return name in self._workflows or name in self._steps
 
     def startable_names(self) -> list[str]:
         """What can be started by name."""

@@ -19,10 +19,18 @@ from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Clock, Notifier, Store
 from holdfast.stores.doorbell import Doorbell, Intercom
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.telemetry.clock import LamportClock
 
 
-def open_store(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+def open_store(app: str, url: str, clock: Clock, logical_clock: LamportClock | None = None) -> tuple[Store, Notifier]:
     """A store and its notifier from a URL."""
+    store, notifier = _open(app, url, clock)
+    if logical_clock is not None:
+        store.logical_clock = logical_clock
+    return store, notifier
+
+
+def _open(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
     scheme = url.partition("://")[0] if "://" in url else "sqlite"
     if scheme in ("postgresql", "postgres"):
         return _open_postgres(app, url, clock)
@@ -64,6 +72,7 @@ def build_engine(
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     executor = LocalExecutor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
-        child_command=describe, surroundings=Surroundings(app.arounds, app.replaced, store.secret), keep_logs=app.keep_logs,
+        child_command=describe, keep_logs=app.keep_logs, instruments=app.instruments,
+        surroundings=Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
     )  # fmt: skip
     return Host(Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None))

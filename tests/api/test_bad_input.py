@@ -222,7 +222,7 @@ def test_an_input_of_another_version_that_does_not_fit_fails_the_run(app: App) -
 
     with TestApp(app):
         run = app.start_run("flow", app.codec.encode_call(("five",), {}), NO_OPTIONS)
-        with pytest.raises(ValueError, match=r"n: expected int, got 'five' of type str$"):
+        with pytest.raises(ArgumentError, match=r"n: expected int, got 'five' of type str$"):
             run.result()
         assert run.status == "FAILURE"
 

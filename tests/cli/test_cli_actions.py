@@ -128,3 +128,24 @@ def test_a_fork_says_what_runs_anew(cli: Cli) -> None:
     said = cli("runs", "fork", "t1", "--at", str(seq), "--id", "t2")
     assert said.out == "t2\n"
     assert "flaky" in said.err
+
+
+def test_a_filter_names_runs_to_act_on_and_asks_before_it_does(cli: Cli, asks: str) -> None:
+    cli("start", "asks", "eve", "--id", "asks-2")
+    cli.wait_for("asks-2", "WAITING")
+    refused = cli("runs", "cancel", "--workflow", "asks", "--status", "waiting", code=2).err
+    assert "this would cancel 2 runs (2 WAITING); say --yes" in refused
+    assert "no run that this filter names" in cli("runs", "cancel", "--workflow", "asks", "--older-than", "2d").err
+    said = cli("runs", "cancel", "--workflow", "as*", "--reason", "closed", "--yes")
+    assert said.out == "asked to cancel 2 runs\n"
+    cli.wait_for(asks, "CANCELLED")
+    cli.wait_for("asks-2", "CANCELLED")
+    assert cli("runs", "show", "asks-2", "--json").json["reason"] == "closed"
+    assert cli("runs", "delete", "--all", "--status", "cancelled", "--yes", "--json").json == {"done": 2, "skipped": 0}
+    assert cli("runs", "list", "--json").json == []
+
+
+def test_runs_are_named_by_ids_or_by_a_filter_and_not_by_nothing(cli: Cli) -> None:
+    for words in ((), ("some-id", "--all")):
+        assert "name runs by their ids, or give a filter" in cli("runs", "cancel", *words, code=2).err
+    assert "--older-than 'soon'" in cli("runs", "pause", "--older-than", "soon", code=2).err

@@ -18,6 +18,7 @@ from typing import Any
 import cli_shop
 import pytest
 from cli_driver import Cli, eventually
+from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.cli.endpoint import HealthEndpoint, parse_address
 from holdfast.engine.health import Pulse
@@ -69,6 +70,37 @@ def test_a_worker_that_is_well_says_so(cli: Cli, tmp_path: Path) -> None:
         assert get(url, "HEAD") == (200, "")
         assert get(url.replace("/health", "/other"))[0] == 404
         assert get(url, "POST")[0] == 501
+
+
+def test_a_worker_tells_prometheus_what_it_has_done(cli: Cli, tmp_path: Path) -> None:
+    with worker(cli) as (_, url):
+        gate = tmp_path / "gate"
+        cli("start", "packs", str(gate), "--id", "p1")
+
+        def found() -> dict[str, float]:
+            status, text = get(url.replace("/health", "/metrics"))
+            assert status == 200
+            families = text_string_to_metric_families(text)
+            samples = [sample for family in families for sample in family.samples]
+            return {
+                f"{s.name} {' '.join(v for k, v in s.labels.items() if k != 'worker')}".strip(): s.value
+                for s in samples
+            }
+
+        eventually(lambda: found().get("holdfast_steps_running") == 1)
+        assert found()["holdfast_runs RUNNING"] == 1
+        assert found()["holdfast_runs_live"] == 1
+        gate.touch()
+        eventually(lambda: "holdfast_runs_finished_total packs SUCCESS" in found())
+        now = found()
+        assert now["holdfast_runs_started_total packs"] == now["holdfast_runs_finished_total packs SUCCESS"] == 1
+        assert now["holdfast_steps_finished_total pack SUCCESS"] == now["holdfast_step_seconds_count pack"] == 1
+        assert now["holdfast_run_wait_seconds_count packs"] == now["holdfast_step_wait_seconds_count"] == 1
+        assert now["holdfast_commit_events_sum"] >= 2
+        assert now["holdfast_commit_seconds_sum"] > 0
+        assert now["holdfast_commit_bytes_sum"] > 100
+        assert (now["holdfast_runs_due"], now["holdfast_inbox_depth"], now["holdfast_runs_parked"]) == (0, 0, 0)
+        assert now["holdfast_workers"] == 1
 
 
 def test_a_worker_that_does_not_reach_its_store_says_503_and_why(cli: Cli) -> None:

@@ -17,6 +17,7 @@ from world import World, open_world
 
 SETTINGS = {"beat": 0.05, "sweep": 0.1, "unknown_after": 0.0, "collect_every": 0.1, "started_after": 0.05}
 CLIENT = {"create", "delete", "emit"}
+EXECUTOR = {"claim_attempts", "claim_attempt", "end_attempts", "release_attempts", "report_attempts"}
 SEED = int(os.environ.get("HOLDFAST_SEED", "2026"))
 
 
@@ -77,7 +78,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 
 def test_the_scenario_passes_every_failpoint_of_a_worker(undisturbed: Undisturbed) -> None:
-    others = {"migrate", "learn", "reset_times", *CLIENT}  # nothing is defined late, no clock is set back
+    others = {"migrate", "learn", "reset_times", *CLIENT, *EXECUTOR}  # nothing is defined late, no clock is set back
     elsewhere = {f"{name}.{when}_commit" for name in others for when in ("before", "after")}
     assert code_sites.failpoints() - elsewhere == set(undisturbed.hits)
 

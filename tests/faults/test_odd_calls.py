@@ -61,7 +61,7 @@ LONG = 20.0
 LEFT_OUT = {
     "App": {
         "client", "close", "lifespan", "load", "make_engine", "notifier", "store", "use_store", "worker", "declare_schedule",
-        "codec", "clock", "run_canvas", "start_run", "arounds", "include", "replaced", "find_step", "find_workflow",
+        "codec", "clock", "run_canvas", "start_run", "arounds", "include", "replaced", "find_step", "find_workflow", "knows",
         "encode_by_name", "known_names", "startable_names", "subscribers", "declared_schedules",
     },
     "Codec": {"check_call", "encode_error_value", "error_text", "hints_for", "join_call", "join_dict", "join_list", "plain"},
@@ -305,7 +305,8 @@ class World:
             )
             for run in list(left):
                 with contextlib.suppress(holdfast.RunNotFoundError):
-                    if run.status.is_final:
+                    # What was started by a name that nobody knows can be deleted, but nobody can cancel it.
+                    if run.status.is_final or "no live worker" in run.reason:
                         try:
                             run.delete()
                         except holdfast.RunError:  # its worker is about to let it go

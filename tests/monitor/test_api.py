@@ -100,7 +100,10 @@ def test_a_run_is_paused_resumed_cancelled_retried_and_forked(client: httpx.Clie
     until(lambda: run.status == "WAITING")
     assert act(client, "pause", id="s", reason="wait for ann").status_code == 200
     until(lambda: run.status == "PAUSED")
-    assert client.get("/api/run", params={"id": "s"}).json()["why"]["text"] == "wait for ann"
+    assert (
+        client.get("/api/run", params={"id": "s"}).json()["why"]["text"]
+        == "wait for ann (paused by admin at 127.0.0.1)"
+    )
     assert act(client, "resume", id="s").status_code == 200
     until(lambda: run.status == "WAITING")
     assert act(client, "cancel", id="s", reason="no longer needed").status_code == 200
@@ -138,3 +141,15 @@ def test_workflows_workers_and_schedules_are_listed(client: httpx.Client) -> Non
     assert (schedule["paused"], schedule["reason"]) == (True, "holiday")
     started = act(client, "trigger_schedule", id="nightly").json()["id"]
     assert client.get("/api/run", params={"id": started}).status_code == 200
+
+
+def test_prometheus_is_told_what_the_store_holds(client: httpx.Client, shop: App) -> None:
+    shop.start("total", 3)
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    lines = answer.text.splitlines()
+    assert 'holdfast_runs{status="PENDING"} 1' in lines
+    assert "holdfast_runs_due 1" in lines
+    assert "holdfast_workers 0" in lines
+    assert client.get("/metrics", headers={"authorization": "Bearer somebody-elses"}).status_code == 401

@@ -18,7 +18,7 @@ from holdfast.monitor import monitor
 
 TOKEN = "a-token-of-the-tests"
 READING = (
-    "/api/about", "/api/runs", "/api/counts", "/api/run?id=s", "/api/run/tree?id=s", "/api/run/events?id=s",
+    "/metrics", "/api/about", "/api/runs", "/api/counts", "/api/run?id=s", "/api/run/tree?id=s", "/api/run/events?id=s",
     "/api/run/reruns?id=s&at=1", "/api/workflows", "/api/workers", "/api/schedules", "/api/hooks", "/api/changes",
     "/workflows/runs", "/workflows/runs/s", "/workflows/", "/workers", "/schedules", "/hooks",
 )  # fmt: skip
@@ -183,8 +183,8 @@ def test_a_mounted_monitor_asks_its_host_who_may_do_what(shop: App) -> None:
         assert client.get("/ops/api/runs").status_code == 401
         assert client.get("/ops/api/runs", headers={"x-user": "ann"}).status_code == 200
         answer = client.post("/ops/api/actions/cancel", content=b'{"id":"s"}', headers={**ACTION, "x-user": "ann"})
-        assert answer.status_code == 401
-        assert asked == ["view", "view", "cancel"]
+        assert answer.status_code == 403
+        assert asked == ["view", "view", "cancel", "view"]
         page = client.get("/ops/workflows/runs", headers={"x-user": "ann"})
         assert '<base href="/ops/">' in page.text
         home = client.get("/ops/", headers={"x-user": "ann"}, follow_redirects=False)

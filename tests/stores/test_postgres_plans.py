@@ -89,6 +89,8 @@ LISTS = {
     "of an owner": RunQuery(owner="w1"),
     "the next page": RunQuery(after=1_000),
     "of workflows": RunQuery(workflow="sh*"),
+    "of a time": RunQuery(since=40_000, until=45_000),
+    "of a status and a workflow": RunQuery(statuses=["WAITING", "RUNNING"], workflow="ship"),
 }
 
 

@@ -43,7 +43,7 @@ CONTRACT = {"MovableClock", "RaceContract", "StoreContract"}
 INTERNAL = {
     App: {
         "client", "declare_schedule", "declared_schedules", "define_step", "define_workflow", "encode_by_name", "find_step",
-        "find_workflow", "known_names", "make_engine", "max_attempts", "notifier", "run_canvas", "start_run",
+        "find_workflow", "known_names", "knows", "make_engine", "max_attempts", "notifier", "run_canvas", "start_run",
         "startable_names", "store", "subscribers",
     },
     Codec: {"encode_error_value", "error_text", "join_call", "join_list", "plain"},

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import App, Run, Schedules, Step, Workflow, errors
+from holdfast import App, Remote, Run, Schedules, Selection, Step, Workflow, errors
 from holdfast.api.functions import CallOptions
 from holdfast.testing import TestApp
 from surface import describe, public_members, public_objects
@@ -75,6 +75,7 @@ NO_TWIN: dict[type, set[str]] = {
         "define_hook",
         "define_request",
         "step",
+        "task",
         "workflow",
         "resource",
         "around_step",
@@ -85,12 +86,18 @@ NO_TWIN: dict[type, set[str]] = {
         "close",
         "worker",
         "lifespan",
+        "remote",
+        "select",
+        "send_task",
     },
-    Run: {"stream"},  # what it returns is for `async for` as well
-    Step: {"options", "submit", "delay", "apply_async", "s", "si", "map", "starmap", "chunks"},
-    Workflow: {"options", "submit", "delay", "apply_async", "s", "si"},
+    # What `stream` returns is for `async for` as well; the others are Celery's words for what has a twin.
+    Run: {"stream", "get", "ready", "successful", "failed"},
+    Step: {"options", "submit", "delay", "apply_async", "s", "si", "signature", "map", "starmap", "chunks"},
+    Workflow: {"options", "submit", "delay", "apply_async", "s", "si", "signature"},
     CallOptions: {"submit", "delay"},
+    Remote: {"options", "delay", "apply_async"},
     Schedules: {"declare"},
+    Selection: set(),
     TestApp: {"mock", "fail", "calls", "kinds", "replay"},
 }
 PROPERTIES_WITH_TWIN = ["status", "data", "steps"]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast.app import SystemClock
+from holdfast.stores.sqlite import SqliteStore
 from holdfast.telemetry import (
     ClaimReport,
     CommitReport,
@@ -22,6 +24,7 @@ from holdfast.telemetry import (
 )
 from holdfast.telemetry.instruments import HOOKS
 from holdfast.telemetry.metrics import MAX_SERIES, SECONDS, Metrics
+from holdfast.views.gauges import add_store_gauges, metrics_of
 
 
 def values(metrics: Metrics) -> dict[str, float]:
@@ -101,9 +104,7 @@ def test_what_workers_have_under_way_is_shown_until_they_stop() -> None:
     metrics.worker_started(WorkerReport(id="w1"))
     metrics.worker_beat(WorkerReport(id="w1", live=3, parked=4, steps=5, inbox=6))
     found = values(metrics)
-    assert [found[f"holdfast_{name}{{worker=w1}}"] for name in ("runs_live", "runs_parked", "steps_running", "inbox_depth")] == [
-        3, 4, 5, 6,
-    ]  # fmt: skip
+    assert [found[f"holdfast_{name}{{worker=w1}}"] for name in ("runs_live", "steps_running")] == [3, 5]
     metrics.worker_stopped(WorkerReport(id="w1"))
     assert values(metrics) == {}
 
@@ -158,7 +159,16 @@ def test_threads_count_together() -> None:
 def test_metrics_hear_of_all_that_they_measure() -> None:
     instruments = Instruments(Metrics())
     deaf = {hook for hook in HOOKS if getattr(instruments, hook) is None}
-    assert deaf == {"run_parked", "run_resumed", "step_received", "step_progressed"}
+    assert deaf == {
+        "run_submitted", "run_parked", "run_resumed", "step_received", "step_entered", "step_progressed", "message_sent"
+    }  # fmt: skip
+
+
+def test_metrics_that_listen_already_are_not_doubled() -> None:
+    mine = Metrics()
+    instruments = Instruments(mine)
+    assert metrics_of(instruments) is mine
+    assert metrics_of(fresh := Instruments()) in fresh
 
 
 # -- the dashboard
@@ -181,6 +191,7 @@ def exercised() -> Metrics:
     metrics.claimed(ClaimReport(count=1))
     metrics.message_received(MessageReport(run_id="r", kind="hook", waited=1.0))
     metrics.worker_started(WorkerReport(id="w"))
+    add_store_gauges(metrics, SqliteStore("orders", ":memory:", SystemClock()))
     return metrics
 
 

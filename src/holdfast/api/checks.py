@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.definitions import Errors
+from holdfast.core.definitions import DEFAULT_QUEUE, Errors
 from holdfast.durations import to_us
 from holdfast.errors import ArgumentError, DefinitionError, FatalError, HoldfastError
 from holdfast.printing import show, show_error
@@ -75,9 +75,10 @@ def check_hook(name: Any, key: Any = None, kind: Kind = ArgumentError, what: str
 
 
 def check_queue(value: Any) -> str:
-    if type(value) is not str or (value and not _is_one_word(value)):
-        raise DefinitionError(f"queue={show(value)}: give a name, as a text without spaces; '' is the default queue")
-    return value
+    """The name of a queue as it is recorded: that of steps which name none is empty, and "default" for people."""
+    if type(value) is not str or (value and not _is_one_word(value)) or "," in value:
+        raise DefinitionError(f"queue={show(value)}: give a name, as a text without spaces or commas")
+    return "" if value == DEFAULT_QUEUE else value
 
 
 def _is_one_word(text: str) -> bool:

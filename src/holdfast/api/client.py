@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import itertools
 import logging
 import threading
 import time
@@ -40,7 +42,7 @@ from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
-from holdfast.core.registry import Definitions, refuse_while_importing
+from holdfast.core.registry import Definitions, is_own, refuse_while_importing
 from holdfast.core.spans import Span
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.domain_events import subscription_of
@@ -97,6 +99,7 @@ from holdfast.ports import (
     Topic,
 )
 from holdfast.printing import show
+from holdfast.telemetry.instruments import MessageReport, RunReport
 from holdfast.views.entries import Entries, RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.trace import LIMIT, TraceNode, trace_of
 from holdfast.views.waits import awaits
@@ -107,57 +110,143 @@ WARN_AFTER = 2.0  # seconds without a worker
 
 
 class Client:
-    """Starts runs, waits for them, and sends them messages."""
+    """Starts runs, waits for them, and sends them messages. What it does to runs is recorded as done `by` somebody, if that
+    is said."""
 
-    def __init__(self, definitions: Definitions, store: Store, notifier: Notifier) -> None:
+    def __init__(self, definitions: Definitions, store: Store, notifier: Notifier, by: str = "") -> None:
+        check_text("by", by, empty=True)
         self.app = definitions.name
+        self.by = by
         self._definitions = definitions
         self.store = store
         self.notifier = notifier
         self.codec: Codec = definitions.codec
+        self._instruments = definitions.instruments
         self._entries = Entries(self.codec)
 
     # -- starting
 
     def start(self, name: str, call: bytes, options: StartOptions, messages: Sequence[Message] = ()) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls. `messages` are for it, whether it is new or not."""
-        refuse_while_importing(f"a run of {name!r} is started")
-        context = current_step.get()
-        origin = None
-        if context is not None:
-            context.touch()
-            origin = context.attempt
-            options = options.with_id_in_step(name)
-        run_id = options.id or str(uuid.uuid4())
-        headers = {} if origin is None else dict(origin.headers)
+        with self._wrapped(name, options.with_id_in_step(name)) as (options, headers):
+            if options.debounce is not None:
+                return self._start_later(name, call, options, headers)
+            new = self._new(name, call, options, headers, self.store.now())
+            new.messages = list(messages)
+            taken = self.store.create(new, replace=options.if_exists == "restart")
+            if taken is not None:
+                self._check_same(taken, new, options)
+            run = self._started(new, taken, options)
+        if taken is not None:
+            for message in messages:
+                if self.store.answer(taken.id, message.request) is None:
+                    self._post(message, "it can't be asked")
+        self.notifier.ring(Topic.RUNS)
+        return run
+
+    @contextlib.contextmanager
+    def _wrapped(self, name: str, options: StartOptions) -> Iterator[tuple[StartOptions, dict[str, str]]]:
+        """What wraps starts has its say about this one: the options, and the headers that come along."""
+        step = current_step.get()
+        headers = {} if step is None else dict(step.attempt.headers)
         arounds = self._definitions.start_arounds
         if not arounds:
-            return self._create(name, call, options, run_id, origin, messages, headers)
+            yield options, headers
+            return
+        run_id = options.id or str(uuid.uuid4())
         with contextlib.ExitStack() as stack:
             start = StartCall(name, run_id, headers)
             for around in arounds:
                 stack.enter_context(Span(around.function(start), f"around_start {around.name!r}"))
             check_headers(start.headers)
-            return self._create(name, call, options, run_id, origin, messages, start.headers)
+            yield replace(options, id=run_id), start.headers
 
-    def _create(
+    def _start_later(self, name: str, call: bytes, options: StartOptions, headers: dict[str, str]) -> Run[Any]:
+        """Put off the run that waits under this key, with this call in place of its own, or make one that waits. They are
+        numbered: key@1, key@2."""
+        assert options.id is not None
+        quiet, key = to_us(options.debounce or 0, "debounce"), options.id[: ID_LIMIT - 20] + "@"
+        for tries in itertools.count(1):
+            now = self.store.now()
+            found = [row for row in self.store.runs(RunQuery(prefix=key, limit=20)) if row.id[len(key) :].isdigit()]
+            last = found[0] if found else None
+            if last is not None and last.status == Status.PENDING and last.started_at is None and last.workflow == name:
+                begin = now + quiet
+                if options.at_most is not None:
+                    begin = min(begin, last.created_at + to_us(options.at_most, "at_most"))
+                new = self._new(name, call, replace(options, id=last.id), headers, now, begin)
+                if self.store.put_off(last.no, new):
+                    new.no = last.no
+                    break
+            number = max((int(row.id[len(key) :]) for row in found), default=0) + tries
+            new = self._new(name, call, replace(options, id=f"{key}{number}"), headers, now, now + quiet)
+            if self.store.create(new) is None:
+                self._tell_submitted(new)
+                break  # else somebody else was faster
+        self.notifier.ring(Topic.RUNS)
+        return Run(self, new.id, new.no)
+
+    def start_many(self, calls: Sequence[tuple[str, bytes, StartOptions]]) -> list[Run[Any]]:
+        """One commit for all of them: either all are started or none is."""
+        now = self.store.now()
+        with contextlib.ExitStack() as stack:
+            chosen = [
+                stack.enter_context(self._wrapped(name, options.with_id_in_step(name))) for name, _, options in calls
+            ]
+            new = [
+                self._new(name, call, options, headers, now)
+                for (name, call, _), (options, headers) in zip(calls, chosen, strict=True)
+            ]
+            options_of = {id(run): options for run, (options, _) in zip(new, chosen, strict=True)}
+            taken = self.store.create_all(new, lambda run, row: self._check_same(row, run, options_of[id(run)]))
+        self.notifier.ring(Topic.RUNS)
+        return [self._started(run, row, options_of[id(run)]) for run, row in zip(new, taken, strict=True)]
+
+    def _started(self, new: NewRun, taken: RunRow | None, options: StartOptions) -> Run[Any]:
+        if taken is not None and options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
+            self.retry(Which(taken.id, taken.no))
+        if taken is None:
+            self._tell_submitted(new)
+        return Run(self, new.id, new.no if taken is None else taken.no)
+
+    def _tell_submitted(self, new: NewRun) -> None:
+        if (tell := self._instruments.run_submitted) is not None:
+            options = msgspec.json.decode(new.options, type=RunOptions)
+            tell(
+                RunReport(
+                    id=new.id, workflow=new.workflow, status=Status.PENDING, parent_id=new.parent_id,
+                    root_id=new.root_id or new.id, trace=options.trace or None,
+                )
+            )  # fmt: skip
+
+    def _new(
         self,
         name: str,
         call: bytes,
         options: StartOptions,
-        run_id: str,
-        origin: Attempt | None,
-        messages: Sequence[Message],
         headers: dict[str, str],
-    ) -> Run[Any]:
+        now: int,
+        begin_at: int | None = None,
+    ) -> NewRun:
+        refuse_while_importing(f"a run of {name!r} is started")
+        context = current_step.get()
+        origin: Attempt | None = None
+        if context is not None:
+            context.touch()
+            origin = context.attempt
+        run_id = options.id or str(uuid.uuid4())
         check_id(run_id)
-        now = self.store.now()
-        begin_at = now
-        if options.delay is not None:
-            begin_at += to_us(options.delay, "delay")
+        if begin_at is None:
+            begin_at = now if options.delay is None else now + to_us(options.delay, "delay")
         if options.at is not None:
             begin_at = max(now, to_epoch(options.at))
         data = {key: self.codec.encode(value, f"data {key!r}") for key, value in (options.data or {}).items()}
+        expires = None
+        if options.expires is not None:
+            if isinstance(options.expires, dt.datetime):
+                expires = to_epoch(options.expires)
+            else:
+                expires = now + to_us(options.expires, "expires")
         started = ev.RunStarted(
             seq=1,
             ts=begin_at,
@@ -171,13 +260,15 @@ class Client:
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),
             max_retries=options.max_retries,
             queue=options.queue or "",
+            trace=options.traceparent or (self._instruments.current_trace() if origin is None else origin.trace),
             quiet=origin is not None and origin.quiet,
             headers=headers,
+            expires=expires,
         )
         new = NewRun(
             id=run_id, workflow=name, records=[to_record(started)], wake_at=begin_at - options.priority * PRIORITY_HEAD_START,
             created_at=now, fingerprint=fingerprint(name, call), priority=options.priority,
-            options=chosen.to_json(), durable=is_durable(self._definitions, name), messages=list(messages),
+            options=chosen.to_json(), durable=is_durable(self._definitions, name),
             attributes=[data_attribute(key, value) for key, value in data.items()],
         )  # fmt: skip
         if origin is not None:
@@ -185,16 +276,7 @@ class Client:
             new.correlation = origin.correlation
         if begin_at > now:
             new.wake_at = begin_at  # a head start must not begin a delayed run early
-        taken = self.store.create(new, replace=options.if_exists == "restart")
-        if taken is not None:
-            self._check_same(taken, new, options)
-            if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
-                self.retry(Which(taken.id, taken.no))
-            for message in messages:
-                if self.store.answer(taken.id, message.request) is None:
-                    self._post(message, "it can't be asked")
-        self.notifier.ring(Topic.RUNS)
-        return Run(self, run_id, new.no if taken is None else taken.no)
+        return new
 
     def _check_same(self, taken: RunRow, new: NewRun, options: StartOptions) -> None:
         if options.if_exists == "error":
@@ -326,13 +408,18 @@ class Client:
             try:
                 return self.codec.decode(end.result, self._result_type(row.workflow)), False
             except DecodeError:  # not what the annotation says: give it as it is, as Python would
-                return self.codec.decode(end.result), False
+                return self._decode(row.workflow, end.result), False
         if isinstance(end, ev.RunFailed):
             return self.codec.decode_error(end.error), True
         assert isinstance(end, ev.RunCancelled)
         reason = f": {end.reason}" if end.reason else ""
         how = "terminated" if end.terminated else "cancelled"
         return RunCancelledError(f"run {row.id} was {how}{reason}", run_id=row.id), True
+
+    def _decode(self, workflow: str, data: bytes | Raw) -> Any:
+        """A value of a run. Without the code that made it, what its classes hold is plain data."""
+        is_known = self._definitions.knows(workflow) or is_own(workflow)
+        return self.codec.decode(data) if is_known else self.codec.decode_loosely(data)
 
     def _result_type(self, name: str) -> Any:
         for find in (self._definitions.find_workflow, self._definitions.find_step):
@@ -397,11 +484,12 @@ class Client:
         return [ev.from_json(payload) for payload in self.store.payloads(run.id)]
 
     def data(self, run: Which) -> dict[str, Any]:
-        self.row(run)
-        return {key: self.codec.decode(value) for key, value in self.store.data(run.id).items()}
+        workflow = self.row(run).workflow
+        return {key: self._decode(workflow, value) for key, value in self.store.data(run.id).items()}
 
     def history(self, run: Which) -> list[RunEvent]:
-        return [self._entries.event(event) for event in self.events(run)]
+        events, clocks = self.events(run), self.store.clocks(run.id)
+        return [self._entries.event(event, clocks.get(event.seq, 0)) for event in events]
 
     def steps(self, run: Which) -> RunSteps:
         return self._entries.steps(self.events(run), self.store.attributes(run.id, "progress"))
@@ -435,7 +523,7 @@ class Client:
 
     def _send(self, run: Which, name: str, payload: object, key: str, token: str = "") -> None:
         encoded = Raw(encode_payload(self.codec, self._definitions.hook_models, name, payload))
-        letter = HookLetter(name=name, key=key, payload=encoded, token=token)
+        letter = HookLetter(name=name, key=key, payload=encoded, token=token, by=self.by)
         message = Message(
             run_id=run.id, run_no=run.no, kind="hook", body=msgspec.json.encode(letter),
             dedupe=f"hook:{token}" if token else None, once=bool(token),
@@ -693,7 +781,8 @@ class Client:
 
     def control(self, run: Which, kind: str, reason: str = "", children: bool = False) -> None:
         check_text("reason", reason, empty=True)
-        self._post(control(run.id, kind, reason, run_no=run.no, children=children), f"can't {kind} it")
+        message = control(run.id, kind, reason, by=self.by, run_no=run.no, children=children)
+        self._post(message, f"can't {kind} it")
 
     def terminate(self, run: Which, reason: str) -> None:
         check_text("reason", reason)
@@ -713,7 +802,7 @@ class Client:
                 f"run {run.id} is {row.status}; only a run that has failed or was cancelled can be retried",
                 run_id=run.id,
             )
-        self._post(control(run.id, "retry", late=True, run_no=run.no), "can't retry it")
+        self._post(control(run.id, "retry", by=self.by, late=True, run_no=run.no), "can't retry it")
 
     def _post(self, message: Message, failure: str) -> bool:
         """Whether it was put into the run's inbox, and not a copy before it."""
@@ -729,6 +818,8 @@ class Client:
             raise RunFinishedError(
                 f"{failure}: run {message.run_id} has ended ({posted.status})", run_id=message.run_id
             )
+        if (tell := self._instruments.message_sent) is not None:
+            tell(MessageReport(run_id=message.run_id, kind=message.kind))
         self.notifier.ring(Topic.INBOX)
         return posted.kept
 
@@ -780,6 +871,7 @@ class Client:
             )
         first = plan.events[0]
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
+        plan.events[0] = msgspec.structs.replace(first, by=self.by)
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
             fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=self._options_of_fork(row),
@@ -787,6 +879,7 @@ class Client:
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
+        self._tell_submitted(new)
         self.notifier.ring(Topic.RUNS)
         return Run(self, new_id, new.no)
 
@@ -820,6 +913,12 @@ class Client:
         if left is not None and run.no in (None, left.no):
             raise RunError(f"a worker is busy with run {run.id}; delete it in a moment", run_id=run.id)
         self.notifier.ring(Topic.INBOX)  # its parent may have to be told
+
+    def delete_all(self, rows: Sequence[RunRow]) -> int:
+        """Delete those of these runs that are not in use; how many are gone."""
+        gone = self.store.delete_all([(row.id, row.no) for row in rows], self._farewell)
+        self.notifier.ring(Topic.INBOX)
+        return gone
 
     def _farewell(self, row: RunRow, letters: list[Letter]) -> list[Message]:
         """What is told to the parent of a run that is deleted, if it waits for it or has just asked to be told."""

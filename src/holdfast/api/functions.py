@@ -26,13 +26,16 @@ from holdfast.api.options import (
     IfExists,
     OnParentClose,
     StartOptions,
+    calls_of,
     check_call,
+    check_input,
+    options_of_many,
     start_options_of,
 )
 from holdfast.api.owner import Owner
 from holdfast.api.requests import Ask, check_request
 from holdfast.api.signatures import Canvas, Signature, chunks, each, group
-from holdfast.blocking import run_blocking
+from holdfast.blocking import run_blocking, twin
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
@@ -126,6 +129,14 @@ class _Function(abc.ABC, Generic[P, R, F]):
         """`start_and_ask` for async code."""
         return await CallOptions(self, NO_OPTIONS).astart_and_ask(ask, *args, **kwargs)
 
+    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
+        """Start a run for each call, all in one commit: either all are durable when this returns, or none was started.
+        A tuple is the arguments of a call; anything else is its only argument. `ids` are those of the runs, in the same
+        order."""
+        return CallOptions(self, NO_OPTIONS).start_many(calls, ids=ids)
+
+    astart_many = twin(start_many)
+
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""
         return self.start(*args, **kwargs)
@@ -156,6 +167,19 @@ class _Function(abc.ABC, Generic[P, R, F]):
         """An immutable signature: it ignores what comes before it."""
         return Signature(self._app, self._definition, args, kwargs, immutable=True)
 
+    def signature(
+        self,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        immutable: bool = False,
+        **options: Any,
+    ) -> Signature:
+        """Celery's spelling of `s(...)` and `si(...)`, with options as `set(...)` takes them."""
+        given, named = check_arguments(args, kwargs)
+        made = Signature(self._app, self._definition, given, named)
+        return made.set(immutable=immutable, **options)
+
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
         """Start it from a workflow without waiting: await what this gives, or call its `.result()`."""
         return CallOptions(self, NO_OPTIONS).submit(*args, **kwargs)
@@ -173,12 +197,38 @@ class _Function(abc.ABC, Generic[P, R, F]):
         if_exists: IfExists = "return",
         on_parent_close: OnParentClose = "cancel",
         data: Mapping[str, Any] | None = None,
+        expires: Duration | dt.datetime | None = None,
+        debounce: Duration | None = None,
+        at_most: Duration | None = None,
+        traceparent: str | None = None,
     ) -> CallOptions[P, R, F]:
-        """Say more about one call: `fn.options(id="order-17").start(order)`. `data` is published from the beginning, as if
-        the workflow had begun with `wf.set_data`."""
+        """Say more about one call: `fn.options(id="order-17").start(order)`.
+
+        `id`: of the run; the same id again is the same run. `delay`, `at`: when it begins. `expires`: a run that no worker
+        has begun by then is cancelled. `debounce`: it begins once nobody has started it again for so long, with what was
+        given last, `at_most` so long after the first. `priority`: higher goes first. `timeout`, `max_retries`, `queue`: in
+        place of those it was defined with. `if_exists`: what to do with a run that has the id ("return", "error",
+        "restart"). `on_parent_close`: what becomes of a child when its parent ends ("cancel", "abandon"). `data`: published
+        from the beginning, as if the workflow had begun with `wf.set_data`.
+        """
         return CallOptions(
             self,
-            StartOptions(id, delay, at, priority, timeout, max_retries, queue, if_exists, on_parent_close, data),
+            StartOptions(
+                id,
+                delay,
+                at,
+                priority,
+                timeout,
+                max_retries,
+                queue,
+                if_exists,
+                on_parent_close,
+                data,
+                expires,
+                debounce,
+                at_most,
+                traceparent,
+            ),
         )
 
     @abc.abstractmethod
@@ -340,6 +390,23 @@ class CallOptions(Generic[P, R, F]):
         """Celery's spelling of `start`."""
         return self.start(*args, **kwargs)
 
+    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
+        """`start_many`, with these options for all of them."""
+        function, options = self._function, self._options
+        if function._execution() is not None:
+            raise WrongContextError(f"{function!r}.start_many() in a workflow: use .submit() for each, or a group")
+        given = calls_of(function.name, calls)
+        encoded = []
+        for args in given:
+            encoded.append((function.name, bytes(function._encode(args, {}))))
+            function._app.codec.check_call(args, {}, function._arguments, function._definition.hints)
+            check_input(function._definition, args, {})
+        chosen = options_of_many(function.name, len(given), options, ids)
+        started = function._app.client.start_many([(*call, each) for call, each in zip(encoded, chosen, strict=True)])
+        return cast("list[Run[R]]", started)
+
+    astart_many = twin(start_many)
+
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
         """Start it from a workflow without waiting."""
         function = self._function
@@ -383,6 +450,12 @@ def child_options(options: StartOptions, durable: bool, now: int) -> dict[str, o
             f"if_exists={options.if_exists!r} is for runs that are started from outside; a workflow that is replayed can't "
             "look whether a run exists, so do it in a step"
         )
+    if options.traceparent is not None:
+        raise WrongContextError(
+            "traceparent= is for runs that are started from outside; a child is in its parent's trace"
+        )
+    if options.expires is not None or options.debounce is not None:
+        raise WrongContextError("expires= and debounce= are for runs that are started from outside, or from a step")
     chosen: dict[str, object] = {"durable": durable}
     if options.id is not None:
         chosen["id"] = options.id

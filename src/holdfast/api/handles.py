@@ -12,6 +12,7 @@ from holdfast.api.requests import RequestDefinition
 from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
+from holdfast.errors import RunNotFoundError
 from holdfast.ports import RunRow, Status
 from holdfast.views.entries import RunEvent, RunSteps, Sent, StatusEntry, StepLogs, StreamedItem
 from holdfast.views.times import moment
@@ -86,6 +87,22 @@ class Run(Generic[R]):
         of its members, in place.
         """
         return self._client.result(self._which, timeout, propagate=propagate)  # type: ignore[no-any-return]
+
+    def get(self, timeout: Duration | None = None, propagate: bool = True) -> R:
+        """Celery's spelling of `result`."""
+        return self.result(timeout, propagate=propagate)
+
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        return self.status.is_final
+
+    def successful(self) -> bool:
+        """Whether it has ended well."""
+        return self.status == Status.SUCCESS
+
+    def failed(self) -> bool:
+        """Whether it has failed."""
+        return self.status == Status.FAILURE
 
     @property
     def workflow(self) -> str:
@@ -304,6 +321,37 @@ class Run(Generic[R]):
     afork = twin(fork)
     afork_reruns = twin(fork_reruns)
     adelete = twin(delete)
+
+
+class NoRun(Run[list[Any]]):
+    """What an empty group of no app gives when it is started: there is nothing to run, and the result is `[]`."""
+
+    def __init__(self) -> None:
+        self.id = ""
+
+    def __repr__(self) -> str:
+        return "<no run: an empty group>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_client", "_which"):
+            raise RunNotFoundError("an empty group has no run, only a result: []", run_id="")
+        raise AttributeError(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NoRun)
+
+    def __hash__(self) -> int:
+        return hash(NoRun)
+
+    def result(self, timeout: Duration | None = None, *, propagate: bool = True) -> list[Any]:
+        return []
+
+    async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> list[Any]:
+        return []
+
+    @property
+    def status(self) -> Status:
+        return Status.SUCCESS
 
 
 class RunPage(list[Run[Any]]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -31,6 +32,8 @@ from holdfast.core.definitions import (
 )
 from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError
+from holdfast.printing import show
+from holdfast.telemetry.instruments import is_traceparent
 
 IfExists = Literal["return", "error", "restart"]
 OnParentClose = Literal["cancel", "abandon"]
@@ -52,6 +55,10 @@ class StartOptions:
     if_exists: IfExists = "return"
     on_parent_close: OnParentClose = "cancel"
     data: Mapping[str, Any] | None = None
+    expires: Duration | dt.datetime | None = None
+    debounce: Duration | None = None
+    at_most: Duration | None = None
+    traceparent: str | None = None
     again: bool = False  # an earlier attempt of the step that starts it may have done so
 
     def __post_init__(self) -> None:
@@ -73,6 +80,30 @@ class StartOptions:
         one_of("on_parent_close", self.on_parent_close, ("cancel", "abandon"))
         if self.data is not None:
             check_data("data", self.data)
+        if self.traceparent is not None and not is_traceparent(self.traceparent):
+            raise DefinitionError(
+                f"traceparent={show(self.traceparent)}: give the header of that name as it came, 00-<32 digits>-<16 digits>-01"
+            )
+        if isinstance(self.expires, dt.datetime):
+            to_epoch(self.expires, "expires")
+        else:
+            timeout_of("expires", self.expires)
+        self._check_debounce()
+
+    def _check_debounce(self) -> None:
+        quiet, longest = timeout_of("debounce", self.debounce), timeout_of("at_most", self.at_most)
+        if quiet is None:
+            if longest is not None:
+                raise DefinitionError("at_most= says how long debounce= may put a run off; give debounce= too")
+            return
+        if self.id is None:
+            raise DefinitionError("debounce= puts off the run that waits with the same id; give id= too")
+        if self.delay is not None or self.at is not None or self.if_exists != "return":
+            raise DefinitionError(
+                "debounce= says itself when to begin, and what if there is one; leave out delay=, at=, if_exists="
+            )
+        if longest is not None and longest < quiet:
+            raise DefinitionError("at_most= is shorter than debounce=; give more")
 
     def with_id_in_step(self, name: str) -> StartOptions:
         """In a step, what it starts gets an id that its next attempt will find again."""
@@ -80,6 +111,39 @@ class StartOptions:
         if context is None or self.id is not None:
             return self
         return replace(self, id=context.next_child_id(name), again=True)
+
+
+def calls_of(name: str, calls: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """The arguments of many calls: a tuple is those of one call, anything else its only argument."""
+    if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
+        raise ArgumentError(f"{name}.start_many({show(calls)}): give a list with the arguments of each call")
+    return [call if type(call) is tuple else (call,) for call in calls]
+
+
+def options_of_many(name: str, number: int, options: StartOptions, ids: Iterable[str] | None) -> list[StartOptions]:
+    """The options of each of many calls."""
+    if options.if_exists == "restart":
+        raise ArgumentError(
+            f"{name}.start_many(): if_exists='restart' deletes runs, and is for one at a time; use .start() for those"
+        )
+    if options.debounce is not None:
+        raise ArgumentError(f"{name}.start_many(): debounce= is for one run at a time; use .start()")
+    if ids is None:
+        if options.id is not None and number > 1:
+            raise ArgumentError(
+                f"{name}.start_many(): {number} runs can't all have the id {options.id!r}; give ids=[...]"
+            )
+        return [options] * number
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise ArgumentError(f"{name}.start_many(ids={show(ids)}): give a list with an id for each call")
+    given = list(ids)
+    if len(given) != number:
+        raise ArgumentError(f"{name}.start_many(): {number} calls, but {len(given)} ids; give one for each")
+    chosen = [replace(options, id=id) for id in given]
+    twice = next((id for id, times in Counter(given).items() if times > 1), None)
+    if twice is not None:
+        raise ArgumentError(f"{name}.start_many(): the id {twice!r} is given twice; give each run its own")
+    return chosen
 
 
 def start_options_of(what: str, given: dict[str, Any]) -> StartOptions:

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.api.calls import StepFuture
-from holdfast.api.checks import check_arguments, check_number, duration_of, one_of
+from holdfast.api.checks import check_arguments, check_flag, check_number, duration_of, one_of
 from holdfast.api.direct_calls import call_directly
-from holdfast.api.handles import Run
+from holdfast.api.handles import NoRun, Run
 from holdfast.api.options import (
     IfExists,
     StartOptions,
@@ -66,6 +66,12 @@ class Canvas(abc.ABC):
 
     def __or__(self, other: object) -> chain:
         return chain(self, other) if isinstance(other, Canvas) else NotImplemented
+
+    def __invert__(self) -> Any:
+        """Celery's short form of `start().result()`: `~sig` starts it and waits for its result."""
+        if running() is not None:
+            raise WrongContextError(f"~{self!r} in a workflow: await it")
+        return self.start().result()
 
     def link(self, callback: C) -> C:
         """Run `callback` with the result, on success. Its own outcome changes nothing. Returns the callback."""
@@ -162,13 +168,14 @@ class Canvas(abc.ABC):
         timeout: Duration | None = None,
         max_retries: int | None = None,
         if_exists: IfExists = "return",
+        expires: Duration | dt.datetime | None = None,
     ) -> CanvasOptions:
         """Say more about the run: `canvas.options(id="night-17").start()`."""
         return CanvasOptions(
             self,
             StartOptions(
                 id=id, delay=delay, at=at, priority=priority, timeout=timeout, max_retries=max_retries,
-                if_exists=if_exists,
+                if_exists=if_exists, expires=expires,
             ),
         )  # fmt: skip
 
@@ -217,6 +224,8 @@ class CanvasOptions:
             raise WrongContextError(
                 f"{canvas!r}.start() in a workflow: await it, or use .submit(); a run of its own is for outside"
             )
+        if isinstance(canvas, group) and not canvas.tasks and canvas._is_plain and canvas._home is None:
+            return NoRun  # nothing says which app it would be a run of, and there is nothing to do
         call = b'{"args":[' + canvas._encoded(args, kwargs) + b"]}"
         options = self._options.with_id_in_step(canvas._run_name)
         return lambda: canvas.app.start_run(canvas._run_name, call, options)
@@ -279,6 +288,8 @@ class Signature(Canvas):
 
     def set(self, **options: Any) -> Signature:
         known = STEP_OPTIONS if self.is_step else WORKFLOW_OPTIONS
+        if "immutable" in options:
+            self.set_immutable(check_flag("immutable", options.pop("immutable"), ArgumentError))
         for given, value in options.items():
             name = RENAMED.get(given, given)
             if name not in known:
@@ -369,6 +380,8 @@ class _Composition(Canvas):
         return made  # type: ignore[no-any-return]
 
     def set(self: C, **options: Any) -> C:
+        if "immutable" in options:
+            self.set_immutable(check_flag("immutable", options.pop("immutable"), ArgumentError))
         parts = self._parts = [part.clone() for part in self._parts]  # type: ignore[attr-defined]
         for part in parts:  # others may be made of the same ones
             mine = {k: v for k, v in options.items() if RENAMED.get(k, k) not in getattr(part, "chosen", ())}

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from holdfast.api.handles import Run
+from holdfast.api.selection import Acted, Action, Selection
 from holdfast.cli.arguments import value_of
+from holdfast.cli.bulk import Filter, act_on_all, by_filter
 from holdfast.cli.failures import Conflict, command, told_in_a_sentence, usage
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
 from holdfast.cli.target import Target, one_run, open_target, run_ids
@@ -17,7 +19,7 @@ from holdfast.views.summaries import run_summary
 
 Act = Callable[[Target, Run[Any]], None]
 
-some_runs = click.argument("runs", nargs=-1, required=True, shell_complete=run_ids)
+some_runs = click.argument("runs", nargs=-1, shell_complete=run_ids)
 because = click.option("--reason", default="", help="Why; it is recorded.")
 
 
@@ -29,7 +31,7 @@ def _each(context: click.Context, prefixes: tuple[str, ...], as_json: bool, said
     for prefix in prefixes:
         try:
             with told_in_a_sentence(context.find_root()):
-                run = target.app.get_run(target.find(prefix).id)
+                run = target.run(target.find(prefix).id)
                 act(target, run)
                 done.append(run.id)
         except click.ClickException as failure:
@@ -46,73 +48,115 @@ def _each(context: click.Context, prefixes: tuple[str, ...], as_json: bool, said
     return target
 
 
+def _act(
+    context: click.Context,
+    runs: tuple[str, ...],
+    chosen: Filter,
+    as_json: bool,
+    action: Action,
+    said: str,
+    one: Act,
+    many: Callable[[Selection], Acted],
+) -> None:
+    """Ask something of the runs that were named, or of all that the filter names."""
+    if runs:
+        target = _each(context, runs, as_json, said, one)
+    else:
+        target = open_target(context)
+        act_on_all(target, chosen, action, many, said, as_json)
+    _asked(target)
+
+
 def _asked(target: Target) -> None:
     target.note_if_nobody_works("it happens once there is one, start it with")
 
 
 @click.command()
 @some_runs
+@by_filter
 @because
 @json_option
 @click.pass_context
-def cancel(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
+def cancel(context: click.Context, runs: tuple[str, ...], chosen: Filter, reason: str, as_json: bool) -> None:
     """Cancel runs: CancelledError is raised where each waits, and its clean-up still happens."""
-    _asked(_each(context, runs, as_json, "asked to cancel", lambda target, run: run.cancel(reason)))
+    _act(
+        context, runs, chosen, as_json, "cancel", "asked to cancel", lambda target, run: run.cancel(reason),
+        lambda selection: selection.cancel(reason),
+    )  # fmt: skip
 
 
 @click.command()
 @some_runs
+@by_filter
 @click.option("--reason", required=True, help="Why; it is recorded.")
 @json_option
 @click.pass_context
-def terminate(context: click.Context, runs: tuple[str, ...], reason: str, as_json: bool) -> None:
+def terminate(context: click.Context, runs: tuple[str, ...], chosen: Filter, reason: str, as_json: bool) -> None:
     """End runs for good, for code that catches its cancellation or can't go on: nothing of it runs, not even its
     clean-up, and the children that it waits for end likewise."""
-    _asked(_each(context, runs, as_json, "asked to terminate", lambda target, run: run.terminate(reason)))
+    _act(
+        context, runs, chosen, as_json, "terminate", "asked to terminate", lambda target, run: run.terminate(reason),
+        lambda selection: selection.terminate(reason),
+    )  # fmt: skip
 
 
 @click.command()
 @some_runs
+@by_filter
 @because
 @click.option("--children", is_flag=True, help="The children that they wait for, too.")
 @json_option
 @click.pass_context
-def pause(context: click.Context, runs: tuple[str, ...], reason: str, children: bool, as_json: bool) -> None:
+def pause(
+    context: click.Context, runs: tuple[str, ...], chosen: Filter, reason: str, children: bool, as_json: bool
+) -> None:
     """Let nothing new begin in runs; what executes ends and is kept. Their children go on, unless --children."""
-    act: Act = lambda target, run: run.pause(reason, children=children)
-    _asked(_each(context, runs, as_json, "asked to pause", act))
+    _act(
+        context, runs, chosen, as_json, "pause", "asked to pause",
+        lambda target, run: run.pause(reason, children=children),
+        lambda selection: selection.pause(reason, children=children),
+    )  # fmt: skip
 
 
 @click.command()
 @some_runs
+@by_filter
 @click.option("--children", is_flag=True, help="The children that they wait for, too.")
 @json_option
 @click.pass_context
-def resume(context: click.Context, runs: tuple[str, ...], children: bool, as_json: bool) -> None:
+def resume(context: click.Context, runs: tuple[str, ...], chosen: Filter, children: bool, as_json: bool) -> None:
     """Let PAUSED runs go on, and STUCK ones whose cause was removed."""
-    act: Act = lambda target, run: run.resume(children=children)
-    _asked(_each(context, runs, as_json, "asked to resume", act))
+    _act(
+        context, runs, chosen, as_json, "resume", "asked to resume",
+        lambda target, run: run.resume(children=children), lambda selection: selection.resume(children=children),
+    )  # fmt: skip
 
 
 @click.command()
 @some_runs
+@by_filter
 @json_option
 @click.pass_context
-def retry(context: click.Context, runs: tuple[str, ...], as_json: bool) -> None:
+def retry(context: click.Context, runs: tuple[str, ...], chosen: Filter, as_json: bool) -> None:
     """Try failed or cancelled runs again; what they completed is kept."""
-    _asked(_each(context, runs, as_json, "asked to retry", lambda target, run: run.retry()))
+    _act(
+        context, runs, chosen, as_json, "retry", "asked to retry", lambda target, run: run.retry(), Selection.retry
+    )  # fmt: skip
 
 
 @click.command()
 @some_runs
-@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+@by_filter
 @json_option
 @click.pass_context
-def delete(context: click.Context, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
+def delete(context: click.Context, runs: tuple[str, ...], chosen: Filter, as_json: bool) -> None:
     """Forget runs that have ended or are held, with their histories."""
-    if not yes:
+    if runs and not chosen.yes:
         confirm(f"Delete {len(runs)} run{'s' if len(runs) > 1 else ''}, history and all?")
-    _each(context, runs, as_json, "deleted", _delete)
+    if runs:
+        _each(context, runs, as_json, "deleted", _delete)
+    else:
+        act_on_all(open_target(context), chosen, "delete", Selection.delete, "deleted", as_json)
 
 
 def _delete(target: Target, run: Run[Any]) -> None:
@@ -138,7 +182,7 @@ def send(context: click.Context, run: str, name: str, payload: str | None, key: 
     """Answer a hook that a run waits for. PAYLOAD is JSON if it reads as such, else text."""
     target = open_target(context)
     row = target.find(run)
-    sent = target.app.get_run(row.id).send(name, None if payload is None else value_of(payload), key=key)
+    sent = target.run(row.id).send(name, None if payload is None else value_of(payload), key=key)
     if as_json:
         print_json({"run_id": row.id, "hook": name, "key": key or "", "awaited": sent.awaited, "note": sent.note})
     else:
@@ -169,7 +213,7 @@ def fork(
 ) -> None:
     """Start a new run that shares another's history up to an event. Steps under way at that point run anew."""
     target = open_target(context)
-    source = target.app.get_run(target.find(run).id)
+    source = target.run(target.find(run).id)
     results = dict(_replacement(each) for each in replace)
     reruns = source.fork_reruns(at)
     if reruns and not yes and on_terminal():

@@ -10,9 +10,12 @@ from typing import Any
 from holdfast.api.options import check_call, check_input
 from holdfast.app import App
 from holdfast.cli.failures import usage
+from holdfast.codec import Codec
 from holdfast.codec.paths import Misfit
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.errors import ArgumentError, UnknownNameError
+from holdfast.ports import DataSpan
+from holdfast.views.filters import add_data_term
 
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
 
@@ -22,6 +25,16 @@ def value_of(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def data_terms(codec: Codec, terms: tuple[str, ...]) -> tuple[dict[str, str], list[DataSpan]]:
+    """What `--data KEY=VALUE` and its like ask of runs: values that are equal, and those between two others."""
+    equal: dict[str, str] = {}
+    spans: list[DataSpan] = []
+    for term in terms:
+        if not add_data_term(term, codec.encode, equal, spans):
+            usage(f"--data {term!r}: give KEY=VALUE")
+    return equal, spans
 
 
 def split(words: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:

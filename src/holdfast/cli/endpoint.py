@@ -1,5 +1,5 @@
-"""`worker --health ADDR`: HTTP for probes. GET /health is 200 while this worker is well, else 503, with JSON that says
-why."""
+"""`worker --health ADDR`: HTTP for probes and for Prometheus. GET /health is 200 while this worker is well, else 503, with
+JSON that says why; GET /metrics is what this worker has done."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.cli.failures import Misuse, usage
 from holdfast.engine.health import Health
+from holdfast.telemetry.metrics import CONTENT_TYPE
 
 LOOPBACK = "127.0.0.1"
 
@@ -34,8 +35,8 @@ class HealthEndpoint:
         host, port = self._server.server_address[:2]
         return f"http://{f'[{host!s}]' if ':' in str(host) else host!s}:{port}/health"
 
-    def start(self, ask: Callable[[], Health]) -> None:
-        self._server.ask = ask
+    def start(self, ask: Callable[[], Health], metrics: Callable[[], str] = lambda: "") -> None:
+        self._server.ask, self._server.metrics = ask, metrics
         threading.Thread(target=self._server.serve_forever, name="holdfast-health", daemon=True).start()
 
     def close(self) -> None:
@@ -61,6 +62,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 class _Server(ThreadingHTTPServer):
     ask: Callable[[], Health]
+    metrics: Callable[[], str]
 
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's own asks a name server what this machine is called
@@ -78,17 +80,21 @@ class _Handler(BaseHTTPRequestHandler):
     _PATHS: ClassVar = ("/health", "/health/")
 
     def do_GET(self) -> None:
-        if self.path.partition("?")[0] not in self._PATHS:
-            self._answer(404, b'{"error": "ask for /health"}')
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._answer(200, self.server.metrics().encode(), CONTENT_TYPE)
+            return
+        if path not in self._PATHS:
+            self._answer(404, b'{"error": "ask for /health or /metrics"}')
             return
         health = self.server.ask()
         self._answer(200 if health.ok else 503, msgspec.json.encode(health))
 
     do_HEAD = do_GET
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()

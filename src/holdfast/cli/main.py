@@ -40,12 +40,15 @@ SCHEDULES = {
 }
 
 COMMANDS = {
+    "dev": Entry("dev:dev", "A worker and the monitor in one process, begun anew when code changes."),
     "worker": Entry("worker:worker", "Run an engine: claim runs, execute their steps."),
     "start": Entry("start:start", "Start a workflow or a step; prints the run's id."),
     "run": Entry("start:run", "Start a workflow or a step, and watch it until it ends."),
     "emit": Entry("events:emit", "Emit a domain event; prints its id."),
     "runs": Entry("", "Look at runs and act on them.", commands=RUNS),
     "schedules": Entry("", "Look at schedules and act on them.", commands=SCHEDULES),
+    "events": Entry("stream:events", "What workers do, as it happens."),
+    "top": Entry("top:top", "Workers, queues, rates and the last events, live."),
     "monitor": Entry("monitor:monitor", "Pages that show runs and act on them, in a browser."),
     "gc": Entry("upkeep:gc", "Delete runs whose time of retention has passed."),
     "config": Entry("config:config", "Each setting, and where it comes from."),

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli.arguments import data_terms
 from holdfast.cli.failures import command, usage
 from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
@@ -28,9 +29,8 @@ from holdfast.cli.target import Target, one_run, open_target, run_ids
 from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
 from holdfast.durations import to_us
-from holdfast.ports import FINAL, DataSpan, RunQuery, RunRow, Status
+from holdfast.ports import FINAL, RunQuery, RunRow, Status
 from holdfast.views.details import read_details
-from holdfast.views.filters import add_data_term
 from holdfast.views.reading import RunTree
 from holdfast.views.summaries import event_summary, run_summary
 from holdfast.views.times import SECOND, ago, clock, iso, length
@@ -69,12 +69,8 @@ def list_runs(
 ) -> None:
     """List runs, newest first."""
     target = open_target(context)
-    store, codec = target.store, target.app.codec
-    equal: dict[str, str] = {}
-    spans: list[DataSpan] = []
-    for term in data:
-        if not add_data_term(term, codec.encode, equal, spans):
-            usage(f"--data {term!r}: give KEY=VALUE")
+    store = target.store
+    equal, spans = data_terms(target.app.codec, data)
     query = RunQuery(
         statuses=[str(status) for status in statuses],
         workflow=workflow,
@@ -280,11 +276,13 @@ def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
 @json_option
 @click.pass_context
 def history(context: click.Context, run: str, as_json: bool) -> None:
-    """The events of a run, numbered. The numbers are what `runs fork --at` takes."""
+    """The events of a run, numbered. The numbers are what `runs fork --at` takes. CLOCK is the logical clock: what led to
+    something else has the lower one, whichever process it happened in."""
     target = open_target(context)
     row = target.find(run)
     reader = PlainReader(target.app.codec)
-    events = [event_summary(payload, reader) for payload in target.store.payloads(row.id)]
+    payloads, clocks = target.store.payloads(row.id), target.store.clocks(row.id)
+    events = [event_summary(payload, reader, clocks) for payload in payloads]
     if as_json:
         print_json(events)
         return
@@ -301,10 +299,11 @@ def history(context: click.Context, run: str, as_json: bool) -> None:
                 Styled(at, "dim"),
                 Styled(event["kind"], _style_of(event["kind"])),
                 f"{event.get('name', '')}{attempt}",
+                Styled(str(event["clock"] or ""), "dim"),
                 Styled(event_text(event), "dim"),
             ]
         )
-    print_table(["SEQ", "AT", "EVENT", "NAME", "DETAIL"], rows)
+    print_table(["SEQ", "AT", "EVENT", "NAME", "CLOCK", "DETAIL"], rows)
 
 
 def _style_of(kind: str) -> str:

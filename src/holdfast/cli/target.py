@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib
 import logging
 import os
@@ -10,11 +11,14 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast.api.client import Client
 from holdfast.api.functions import Step, Workflow
+from holdfast.api.handles import Run
 from holdfast.app import App, SystemClock
 from holdfast.cli.failures import Failure, Misuse, NotFound, Unreachable, command, usage
 from holdfast.cli.output import note
@@ -36,6 +40,10 @@ class Target:
     @property
     def store(self) -> Store:
         return self.app.store
+
+    def run(self, run_id: str) -> Run[Any]:
+        """To act on, as the user of this terminal."""
+        return Client(self.app, self.app.store, self.app.notifier, by=_user()).get(run_id)
 
     def find(self, prefix: str) -> RunRow:
         """The run of that id, or the only one whose id begins so."""
@@ -67,6 +75,13 @@ class Target:
         if self.has_code:
             return command("worker")
         return command("worker").replace("holdfast", "holdfast -A MODULE", 1)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a process of a user without a name
+        return f"user {os.getuid()}"
 
 
 def open_target(context: click.Context, *, needs_code: str = "", may_create: bool = False) -> Target:

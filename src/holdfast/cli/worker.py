@@ -23,6 +23,7 @@ from holdfast.cli.failures import OK, UNREACHABLE
 from holdfast.cli.target import open_target
 from holdfast.engine.host import Host
 from holdfast.logs import OUTSIDE, RunFields
+from holdfast.views.gauges import add_store_gauges, metrics_of
 
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -88,7 +89,7 @@ def _end_if_frozen() -> None:
     threading.Thread(target=set_again, name="holdfast-alive", daemon=True).start()
 
 
-class _Stopping:
+class Stopping:
     """What signals do: the first one drains, the second one ends the process whatever it does. SIGHUP only drains: it
     says that a terminal is gone, and often comes beside another signal.
 
@@ -102,6 +103,11 @@ class _Stopping:
         self._grace = grace
         self._count = 0
         self._arrived, self._arriving = os.pipe()
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has come that ends the process."""
+        return self._count > 0
 
     def listen(self) -> None:
         os.set_blocking(self._arriving, False)
@@ -174,7 +180,8 @@ def _end_within(seconds: float, code: int) -> None:
 )  # fmt: skip
 @click.option(
     "--health", metavar="[ADDRESS]:PORT", envvar="HOLDFAST_HEALTH",
-    help="Answer GET /health over HTTP, for probes. :8080 listens on this machine only, 0.0.0.0:8080 on all addresses.",
+    help="Answer GET /health over HTTP, for probes, and GET /metrics, for Prometheus. :8080 listens on this machine only, "
+    "0.0.0.0:8080 on all addresses.",
 )  # fmt: skip
 @click.option(
     "--build", "version", metavar="NAME", envvar="HOLDFAST_VERSION",
@@ -207,12 +214,14 @@ def worker(
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    metrics = metrics_of(app.instruments) if endpoint is not None else None
     host = app.make_engine(concurrency=concurrency, processes=processes)
-    stopping = _Stopping(host, grace)
+    stopping = Stopping(host, grace)
     stopping.listen()
     host.start()
-    if endpoint is not None:
-        endpoint.start(host.health)
+    if endpoint is not None and metrics is not None:
+        add_store_gauges(metrics, host.store)
+        endpoint.start(host.health, metrics.render)
         logging.getLogger("holdfast").info("health at %s", endpoint.url)
     names = ", ".join(app.startable_names())
     logging.getLogger("holdfast").info(

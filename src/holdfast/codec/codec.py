@@ -14,7 +14,7 @@ from holdfast.codec.paths import Misfit, explain
 from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
 from holdfast.codec.untagged import error_facts, untagged
-from holdfast.codec.values import READERS, Tagger, mend_text, refusal
+from holdfast.codec.values import READERS, LooseTagger, Tagger, mend_text, refusal
 from holdfast.errors import ArgumentError, DecodeError, EncodeError, PayloadTooLargeError, ValueCodecError
 from holdfast.printing import show
 
@@ -45,6 +45,8 @@ class Codec:
         self._tagger.readers["pickle"] = self._read_pickle
         self._tagger.readers["ref"] = read_reference
         self._tagger.readers["x"] = lambda data: self._load(self._chain.open(data))
+        self._loose = LooseTagger(self.types)
+        self._loose.readers = self._tagger.readers
         self._conformer = Conformer(self.types)
 
     def encode(self, value: object, what: str = "value") -> bytes:
@@ -61,6 +63,14 @@ class Codec:
         try:
             convert = self._conformer.converter(hint)  # before reading, as it makes the hint's classes known
             return convert(self._load(data))
+        except (Misfit, RecursionError) as exc:
+            raise DecodeError(explain(exc, "value")) from exc.__cause__
+
+    def decode_loosely(self, data: Data) -> Any:
+        """`decode`, for those who look without the code: instances of classes that aren't known here are plain data."""
+        try:
+            value, tagged = self._read(data)
+            return self._loose.untag(value) if tagged else value
         except (Misfit, RecursionError) as exc:
             raise DecodeError(explain(exc, "value")) from exc.__cause__
 
@@ -125,7 +135,7 @@ class Codec:
             raise ArgumentError(explain(exc, what, root="")) from exc.__cause__
 
     def decode_call(
-        self, data: Data, signature: CallHints | None = None, of_step: str = ""
+        self, data: Data, signature: CallHints | None = None, of_step: str | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, each as its parameter's annotation asks. An error names the step that they are of."""
         try:
@@ -137,7 +147,7 @@ class Codec:
                 signature.fit(args, kwargs)
             return tuple(args), kwargs
         except (Misfit, RecursionError) as exc:
-            what = f"the arguments of step {of_step!r}" if of_step else "arguments"
+            what = "arguments" if of_step is None else f"the arguments of step {show(of_step)}"
             raise DecodeError(explain(exc, what, root="")) from exc.__cause__
 
     def join_list(self, values: Iterable[bytes]) -> bytes:

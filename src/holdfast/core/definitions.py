@@ -12,6 +12,8 @@ from holdfast.durations import LONGEST, SECOND, Duration, to_us
 from holdfast.errors import DefinitionError, FatalError, RetryableError, StepTimeoutError
 from holdfast.printing import show
 
+DEFAULT_QUEUE = "default"
+"""What people call the queue of steps that name none, which is recorded as an empty text."""
 Errors = tuple[type[BaseException], ...]
 RetryDelay = Literal["fixed", "linear", "exponential"] | Duration | Sequence[Duration]
 
@@ -108,8 +110,10 @@ def _step_fields(given: dict[str, object]) -> dict[str, Any]:
             fields[name] = None if value is None else to_us(value, "timeout")  # type: ignore[arg-type]
         elif name == "retry_delay":
             fields["backoff"] = Backoff.read(value)  # type: ignore[arg-type]
-        elif name in ("max_retries", "queue", "force_local", "pool", "max_losses"):
+        elif name in ("max_retries", "force_local", "pool", "max_losses"):
             fields[name] = value
+        elif name == "queue":
+            fields[name] = "" if value == DEFAULT_QUEUE else value
         elif name == "stall_timeout":
             fields[name] = None if value is None else to_us(value, "stall_timeout")  # type: ignore[arg-type]
     return fields

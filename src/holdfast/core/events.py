@@ -6,6 +6,8 @@ Three families:
 * *Answers* record at once what code asked for (data set, child started, hook opened...); replay checks them.
 * *Notes* tell what became of a step on its way, or of the run, and never reach the code.
 
+`by` is who asked for it, where somebody did and has said who they are.
+
 Payloads that belong to users (`msgspec.Raw`) are the codec's JSON and are decoded where they are needed.
 """
 
@@ -64,6 +66,7 @@ class RunStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False
     scheduled_offset: int = 0
     forked_from: str | None = None
     data: dict[str, Raw] = {}
+    by: str = ""
 
 
 class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -76,6 +79,7 @@ class ContinuedAsNew(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=F
     scheduled_at: int | None = None
     scheduled_offset: int = 0
     forked_from: str | None = None
+    by: str = ""
     data: dict[str, Raw] = {}
     hooks: tuple[HookReceived, ...] = ()
     requests: tuple[RequestReceived, ...] = ()
@@ -85,6 +89,7 @@ class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=F
     """A workflow-level retry: the function is called anew, with the outcomes of earlier attempts at hand."""
 
     attempt: int
+    by: str = ""
 
 
 # -- outcomes, delivered
@@ -158,6 +163,7 @@ class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     payload: Raw = NULL
     token: str = ""
     event: str = ""
+    by: str = ""
 
 
 class RequestReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -174,6 +180,7 @@ class CancelRequested(Event, kw_only=True, omit_defaults=True, tag=True, gc=Fals
     delivered: ClassVar[bool] = True
     reason: str = ""
     timed_out: bool = False
+    by: str = ""
 
 
 # -- answers
@@ -333,10 +340,11 @@ class MessageDropped(Event, kw_only=True, omit_defaults=True, tag=True, gc=False
 
 class RunPaused(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
     reason: str = ""
+    by: str = ""
 
 
 class RunResumed(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    pass
+    by: str = ""
 
 
 class RunStuck(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
@@ -367,6 +375,7 @@ class RunCancelled(RunEnded, kw_only=True, omit_defaults=True, tag=True, gc=Fals
 
     reason: str = ""
     terminated: bool = False
+    by: str = ""
 
 
 AnyEvent: TypeAlias = (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from msgspec import Raw
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.asking import Asking
+from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.loop import Task, WorkflowLoop
 from holdfast.core.matching import Ledger
 from holdfast.core.memo import Memo
@@ -208,15 +210,19 @@ class Execution(Asking):
         timer = loop.next_due() if loop is not None and loop.timers else None
         return None if timer is None else timer.due - self.ahead
 
-    def waiting_for(self) -> str:
-        """Why nothing happens, in words; empty while a step is to be executed now."""
-        if any(not step.command.not_before and not step.command.handed_over for step in self.steps.values()):
+    def waiting_for(self, elsewhere: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Why nothing happens, in words; empty while a step is to be executed now. Steps that others execute are
+        `elsewhere`, by command, with their queues."""
+        steps = self.steps.items()
+        if any(not (s.command.not_before or s.command.handed_over or cmd in elsewhere) for cmd, s in steps):
             return ""
         reasons = [
             f"step {step.command.name!r}, which was handed over"
             if step.command.handed_over
+            else f"step {step.command.name!r} in queue {elsewhere[cmd] or DEFAULT_QUEUE!r}"
+            if cmd in elsewhere
             else f"retry of step {step.command.name!r} (attempt {step.command.attempt})"
-            for step in self.steps.values()
+            for cmd, step in steps
         ]
         reasons += map(str, self.hooks.values())
         heard = [*self.handlers, *(name for name, waiting in self.listening.items() if waiting)]

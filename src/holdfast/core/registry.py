@@ -12,6 +12,7 @@ from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
 from holdfast.ports import ScheduleRow, Store
+from holdfast.telemetry.instruments import Instruments
 
 
 class Definitions(Protocol):
@@ -24,6 +25,7 @@ class Definitions(Protocol):
     workflow_arounds: list[Around]
     start_arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
+    instruments: Instruments
     hook_models: Any
     request_models: Any
     revision: int  # changes whenever something is defined
@@ -31,6 +33,9 @@ class Definitions(Protocol):
     def find_step(self, name: str) -> StepDefinition: ...
 
     def find_workflow(self, name: str) -> WorkflowDefinition: ...
+
+    def knows(self, name: str) -> bool:
+        """Whether it defines a workflow or step of that name."""
 
     def known_names(self) -> list[str]: ...
 

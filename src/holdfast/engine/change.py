@@ -9,27 +9,21 @@ import msgspec
 
 from holdfast.core import events as ev
 from holdfast.engine.records import data_attribute, to_record
-from holdfast.ports import Answer, Change, Emission, Message, NewRun, Record, Subscription, Unsubscription
+from holdfast.ports import Answer, Change, Emission, Message, NewAttempt, NewRun, Record, Subscription, Unsubscription
 
 _RARE = (
-    "consumed",
-    "children",
-    "messages",
-    "attributes",
-    "dropped_attributes",
-    "streamed",
-    "signals",
-    "news",
-    "answers",
-)
+    "consumed", "children", "messages", "attributes", "dropped_attributes", "streamed", "signals", "news", "answers",
+    "attempts", "dropped_attempts", "withdrawn_attempts",
+)  # fmt: skip
 
 
 class PendingChange:
     """Gathers it. `last_committed` is the number of the last event that is known to be in the store."""
 
     __slots__ = (
-        "answers", "attributes", "children", "columns", "consumed", "dropped_attributes", "forget_before", "last_committed",
-        "messages", "news", "no", "records", "signals", "streamed",
+        "answers", "attempts", "attributes", "children", "columns", "consumed", "dropped_attempts", "dropped_attributes",
+        "forget_before", "last_committed", "messages", "news", "no", "records", "signals", "streamed",
+        "withdrawn_attempts",
     )  # fmt: skip
 
     def __init__(self, no: int, last_committed: int) -> None:
@@ -49,6 +43,9 @@ class PendingChange:
         self.streamed: list[tuple[str, int, int, bytes]] = []
         self.signals: list[Emission | Subscription | Unsubscription] = []
         self.news: list[Emission] = []
+        self.attempts: list[NewAttempt] = []
+        self.dropped_attempts: list[str] = []
+        self.withdrawn_attempts: list[str] = []
         self.answers: list[Answer] = []
         self.forget_before = 0
 
@@ -58,7 +55,8 @@ class PendingChange:
     def _has_rare(self) -> bool:
         return bool(
             self.consumed or self.messages or self.attributes or self.children or self.dropped_attributes
-            or self.streamed or self.signals or self.news or self.answers or self.forget_before
+            or self.streamed or self.signals or self.news or self.answers or self.forget_before or self.attempts
+            or self.dropped_attempts or self.withdrawn_attempts
         )  # fmt: skip
 
     def take(self) -> Change:

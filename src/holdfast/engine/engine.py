@@ -22,7 +22,9 @@ from holdfast.core import events as ev
 from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions, is_own
 from holdfast.engine.agenda import Agenda
+from holdfast.engine.attempts import encode_attempt, lost_outcome, token_of
 from holdfast.engine.backoff import Backoff
+from holdfast.engine.broadcast import Broadcast
 from holdfast.engine.domain_events import EventDelivery, news_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.identity import Identity
@@ -30,6 +32,7 @@ from holdfast.engine.inflight import InFlight
 from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.probation import Probation
 from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message, stream_message
+from holdfast.engine.reporting import Reporter
 from holdfast.engine.run import Home, LiveRun, Probe, read_options
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Claims, Inbox
@@ -39,6 +42,7 @@ from holdfast.ports import (
     AHEAD,
     FINAL,
     Attempt,
+    AttemptRow,
     Change,
     Claimed,
     Clock,
@@ -47,6 +51,7 @@ from holdfast.ports import (
     Executor,
     Letter,
     Message,
+    NewAttempt,
     Notifier,
     Outcome,
     RunQuery,
@@ -60,6 +65,8 @@ logger = logging.getLogger("holdfast.engine")
 T = TypeVar("T")
 BATCH = 100
 """How many runs, and domain events, are deleted at a time."""
+LOST = 1_000
+"""How many attempts of workers that are gone are ended at a time."""
 COLLECT_AGAIN = 0.05
 KEPT_OUTCOME_AGAIN = 1.0
 
@@ -118,6 +125,7 @@ class Engine:
         settings: Settings | None = None,
         isolate: bool = True,
         new_id: Callable[[], str] = new_worker_id,
+        queues: Iterable[str] | None = ("",),
     ) -> None:
         self.app = app
         self.store = store
@@ -126,7 +134,8 @@ class Engine:
         self.clock = clock
         self.settings = settings or Settings()
         self.guard = Guard(self.settings.patience)
-        self.membership = Membership(app, store, clock, self.settings, Identity("", build, isolates=isolate), new_id)
+        me = Identity("", build, isolates=isolate, queues=None if queues is None else frozenset(queues))
+        self.membership = Membership(app, store, clock, self.settings, me, new_id)
         self.backoff = Backoff(clock)
         self.claims = Claims(store)
         self.inbox = Inbox(store)
@@ -138,6 +147,7 @@ class Engine:
         self.due = Agenda()  # by the store's clock: when time alone brings a run in memory forward
         self.agenda = Agenda()  # by the clock that never jumps
         self.last_commit: float | None = None
+        self._commit_began = 0.0
         self.lost: StoreLostError | None = None  # the store is gone for good, as far as this process can tell
         self.strain = ""  # what weighs on the store without stopping it
         self.stopping = False
@@ -146,7 +156,8 @@ class Engine:
         self._idle: OrderedDict[int, LiveRun] = OrderedDict()
         self._touched: dict[int, LiveRun] = {}
         self._kept: list[Outcome] = []  # could not be posted to those who own their runs now
-        self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock)
+        self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
+        self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock, self.reporter)
         self._is_in_doubt = False  # a commit of unknown fate may yet happen
         self._has_unknown_claims = False
 
@@ -307,6 +318,9 @@ class Engine:
             live.stream(attempt.cmd, self._streams_as(live, attempt), self.store.now(), report.value)
         else:
             live.steps.report(report.kind, attempt.cmd, report.value)
+            if report.kind == "progress" and self.reporter.is_on:
+                began = self.executor.started_at(attempt.token) or self.store.now()
+                self.reporter.progressed(attempt, began, report.value)
         self._make_ready(live)
 
     def _post(self, message: Message) -> None:
@@ -357,6 +371,7 @@ class Engine:
             self.store.check()
             for worker_id in self.membership.look_at_others():
                 logger.warning("worker %s is gone; its runs go on here or elsewhere", worker_id)
+            self._end_lost()
             if self.membership.clock_was_set_back:
                 self.store.reset_times(AHEAD)
                 self.membership.clock_was_set_back = False
@@ -368,6 +383,17 @@ class Engine:
             self.lost = error
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
+
+    def _end_lost(self) -> None:
+        """What workers that are gone had claimed: their runs hear that it is lost, and how many were lost together."""
+        lost: dict[str, list[AttemptRow]] = {}
+        for row in self.store.lost_attempts(LOST):
+            lost.setdefault(row.worker or "", []).append(row)
+        for worker_id, rows in lost.items():
+            failpoints.hit("engine.before_post")
+            self.store.end_attempts(worker_id, [lost_outcome(row, len(rows) - 1) for row in rows])
+            self._look_at(Topic.INBOX)
+            self._ring(Topic.INBOX)
 
     def _note_strain(self, strain: str) -> None:
         if strain and not self.strain:
@@ -413,6 +439,8 @@ class Engine:
             live = self.runs.get(letter.run_no)
             if live is not None and live.add_letter(letter):
                 self._make_ready(live)
+                if self.reporter.is_on:
+                    self.reporter.letters(live.row, [letter], self.store.now())
 
     def _deliver_events(self) -> None:
         """Bring domain events to those of this app who listen: runs to start, runs that wait."""
@@ -504,7 +532,7 @@ class Engine:
         """What a run waits for, once it has waited for a moment."""
         live = self.runs.get(no)
         if live is not None and not live.released and not live.broken:
-            live.show_status(live.execution.waiting_for() if live.is_idle() and live.execution is not None else "")
+            live.show_status(live.waiting_for() if live.is_idle() and live.execution is not None else "")
             self._touched[no] = live
 
     def _show_started(self, mono: float) -> None:
@@ -548,6 +576,8 @@ class Engine:
             return
         touched, self._touched = self._touched, {}
         self._take_back(touched)
+        if not self.stopping:
+            self._ask_elsewhere(touched)
         changes = [(live, live.take_change()) for live in touched.values() if live.change]
         if any(change.children or change.messages for _, change in changes):
             self.claims.stale = True
@@ -565,6 +595,8 @@ class Engine:
             self._commit_failed(touched, changes, error)
             return
         self.backoff.succeeded()
+        if self.reporter.is_on:
+            self.reporter.committed(changes, committed.claimed, self.clock.monotonic() - self._commit_began)
         self._act(touched)
         probed = self.probation.probed
         if probed is not None and probed.row.no in touched and self.probation.is_probing():
@@ -586,6 +618,7 @@ class Engine:
     def _write(self, changes: list[tuple[LiveRun, Change]], claim: int) -> Committed:
         """One transaction. If a change can't be written at all, its run is set aside and the others are written."""
         failpoints.hit("engine.before_commit")
+        self._commit_began = self.clock.monotonic()
         try:
             names = self.membership.names
             committed = self.store.commit(self.me.worker, [change for _, change in changes], claim, names)
@@ -615,6 +648,8 @@ class Engine:
         live.steps.inflight = self.inflight.take_up(claimed.row.no)
         self.runs[claimed.row.no] = live
         self._make_ready(live)
+        if self.reporter.is_on:
+            self.reporter.taken_over(live, claimed, self.store.now())
 
     def _live(self, claimed: Claimed) -> LiveRun:
         return LiveRun(claimed, self._home)
@@ -622,7 +657,7 @@ class Engine:
     def _take_back(self, touched: dict[int, LiveRun]) -> None:
         """What a commit gives away or ends is not begun after it: others may have begun it then, or know its end."""
         for live in touched.values():
-            if live.released and live.steps.to_schedule:
+            if live.released and (live.steps.to_schedule or live.steps.to_ask):
                 live.steps.will_not_be_handed_over(self.store.now())
             if not (live.steps.to_cancel or (live.released and live.steps.inflight)):
                 continue
@@ -655,6 +690,8 @@ class Engine:
                         attempts += self._attempt(live, command)
         if attempts:
             self.inflight.add(attempts, self.clock.monotonic() + self.settings.started_after)
+            if self.reporter.is_on:
+                self.reporter.handed_over(attempts, self.store.now())
             failpoints.hit("engine.before_hand_over")
             self.executor.submit(attempts)
             failpoints.hit("engine.after_hand_over")
@@ -677,17 +714,53 @@ class Engine:
         for outcome in live.steps.kept(live.deliveries):
             self._post_outcome(outcome)
 
+    def _ask_elsewhere(self, touched: dict[int, LiveRun]) -> None:
+        """Steps that others are to execute get a row, in the commit of what has led to them."""
+        for live in touched.values():
+            if live.steps.to_ask and not live.released and not live.broken:
+                asked, live.steps.to_ask = live.steps.to_ask, {}
+                for command in asked.values():
+                    self._ask(live, command, live.steps.options(command).queue)
+
+    def _ask(self, live: LiveRun, command: co.ScheduleStep, queue: str) -> None:
+        attempt = self._describe(live, command, 0)
+        if command.attempt > 1 or command.losses:
+            attempt.checkpoint = self._checkpoint_elsewhere(live, command)
+        due = self.store.now() - live.row.priority * PRIORITY_HEAD_START
+        asked = NewAttempt(
+            token=token_of(attempt, self.clock.random()), cmd=command.cmd, step=command.name, number=command.attempt,
+            queue=queue, due=due, body=encode_attempt(attempt),
+        )  # fmt: skip
+        live.change.attempts.append(asked)
+        live.steps.elsewhere[command.cmd] = AttemptRow(
+            token=asked.token, run_no=live.row.no, cmd=asked.cmd, step=asked.step, number=asked.number, queue=queue,
+            due=due,
+        )  # fmt: skip
+
+    def _checkpoint_elsewhere(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
+        """What an earlier attempt has kept, which nobody here has heard of."""
+        try:
+            return self.store.attributes(live.row.id, "checkpoint").get(command.cmd)
+        except StoreError as error:
+            logger.warning("checkpoints of run %s could not be read: %s", live.row.id, error)
+            return None
+
     def _attempt(self, live: LiveRun, command: co.ScheduleStep) -> list[Attempt]:
         """What to give to the executor: nothing if this worker's code lacks the step."""
         try:
-            options = live.steps.options(command)
+            attempt = self._describe(live, command, self.inflight.next_token())
         except UnknownNameError as error:
             live.cannot_schedule(command, self.store.now(), error)
             self._make_ready(live)
             return []
-        row = live.row
-        attempt = Attempt(
-            token=self.inflight.next_token(), run_no=row.no, run_id=row.id, app=row.app, workflow=row.workflow,
+        attempt.checkpoint = self._checkpoint(live, command)
+        live.steps.inflight[command.cmd] = attempt
+        return [attempt]
+
+    def _describe(self, live: LiveRun, command: co.ScheduleStep, token: int) -> Attempt:
+        row, options = live.row, live.steps.options(command)
+        return Attempt(
+            token=token, run_no=row.no, run_id=row.id, app=row.app, workflow=row.workflow,
             root_id=row.root_id or row.id, parent_id=row.parent_id, correlation=correlation_of(row),
             quiet=live.options.quiet, headers=live.options.headers, cmd=command.cmd, step=command.name,
             args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
@@ -695,10 +768,8 @@ class Engine:
             timeout=options.timeout, stall_timeout=options.stall_timeout,
             pool="process" if self.me.isolates and live.steps.is_suspect(command) else options.pool,
             company=live.steps.suspicion.company(command.cmd) if options.pool != "process" else 0,
-            data=command.data, checkpoint=self._checkpoint(live, command),
+            data=command.data, at_most_once=options.at_most_once, trace=live.options.trace,
         )  # fmt: skip
-        live.steps.inflight[command.cmd] = attempt
-        return [attempt]
 
     def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:
         """The number that tells items of this execution from those of any other. An execution that was cut short, by a
@@ -730,9 +801,13 @@ class Engine:
 
     def _tell(self, changes: list[tuple[LiveRun, Change]], emitted: bool) -> None:
         changed = []
-        to_runs = to_inboxes = False
+        to_runs = to_inboxes = to_executors = dropped = False
         for live, change in changes:
             columns = change.columns
+            if change.attempts:
+                to_executors = True
+            if change.dropped_attempts:
+                dropped = True
             if change.streamed or columns.get("status") in _WORTH_TELLING or change.answers or _has_data(change):
                 changed.append(live.row.id)
             to_runs = to_runs or live.released
@@ -754,6 +829,10 @@ class Engine:
             self._tell_peers(Topic.INBOX)
         elif to_runs:
             self._tell_peers(Topic.RUNS)
+        if to_executors:
+            self._tell_peers(Topic.ATTEMPTS)
+        if dropped:
+            self._tell_peers(Topic.DROPPED)
         if emitted:
             self.events.stale = True
             self._ring(Topic.EVENTS, everyone=True)
@@ -843,8 +922,9 @@ class Engine:
 
     def _read(self, row: RunRow) -> Claimed:
         payloads = self.store.payloads(row.id, row.base_seq - 1)
+        attempts = self.store.attempts(row.id)  # before the messages, one of which may be the outcome of one of these
         letters = [letter for letter in self.store.letters(self.me.worker) if letter.run_no == row.no]
-        return Claimed(row, payloads, letters)
+        return Claimed(row, payloads, letters, attempts=attempts)
 
     def _drop(self, live: LiveRun) -> None:
         """A run that is no longer ours."""

@@ -79,6 +79,7 @@ class Host:
         engine.executor.start(
             self._arrivals.put, self._report, functools.partial(engine.membership.may_begin, self._declared_dead)
         )
+        self._report_worker("worker_started")
         self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
         self._heart.start()
 
@@ -107,7 +108,10 @@ class Host:
         self.hint(Topic.EVERYTHING)
 
     def hint(self, topic: Topic) -> None:
-        self._arrivals.put(_HINTS[topic])
+        if topic is Topic.WATCHERS:
+            self.engine.reporter.broadcast.wake(self._say_hello)
+        else:
+            self._arrivals.put(_HINTS[topic])
 
     def health(self) -> Health:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""
@@ -177,15 +181,28 @@ class Host:
                 if not membership.beat():
                     self._declared_dead(worker_id)
                 self._pulse.beaten(self.engine.clock.monotonic())
+                self._report_worker("worker_beat")
+                self.engine.reporter.broadcast.look(self._say_hello)
             except StoreError as error:
                 self._pulse.trouble = str(error)
                 logger.warning("heartbeat failed, trying again: %s", error)
             last = membership.check_gap(last, settings.beat)
 
+    def _say_hello(self) -> None:
+        """Somebody has begun to watch: this worker is here."""
+        self._report_worker("worker_started")
+
+    def _report_worker(self, what: str) -> None:
+        engine = self.engine
+        if engine.reporter.is_on:
+            engine.reporter.worker(what, len(engine.runs), len(engine.inflight), engine.settings.beat)
+
     def _close(self) -> None:
         self._is_ending.set()
         if self._heart is not None:
             self._heart.join(1)
+        self._report_worker("worker_stopped")
+        self.engine.reporter.broadcast.close()
         self.engine.guard.stop()
         self.engine.close()
         self.engine.notifier.close()

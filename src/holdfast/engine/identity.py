@@ -6,8 +6,9 @@ import msgspec
 
 
 class Identity(msgspec.Struct):
-    """A worker's id and build, the other workers that lived when it last looked and their builds, how often it has
-    looked, and whether suspects are kept apart."""
+    """A worker's id and build, the other engines that lived when it last looked and their builds, how often it has
+    looked, whether suspects are kept apart, and the queues whose steps it executes itself: "" is that of steps which name
+    none, None stands for all."""
 
     worker: str
     build: str
@@ -16,3 +17,4 @@ class Identity(msgspec.Struct):
     peers: frozenset[str] = frozenset()
     looks: int = 0
     isolates: bool = True
+    queues: frozenset[str] | None = frozenset({""})

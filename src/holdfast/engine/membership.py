@@ -14,7 +14,7 @@ from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.identity import Identity
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError
-from holdfast.ports import AHEAD, Clock, Store, Subscription, WorkerRow
+from holdfast.ports import AHEAD, Clock, Store, Subscription, WorkerKind, WorkerRow
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -56,7 +56,9 @@ class Membership:
         self.me.worker = worker_id
         self._sure_until = began + self._settings.lease
         # The clock may have jumped before this worker came: the others get the time to renew their leases by it.
-        self._judge_from = self._store.now() + self._settings.lease_us
+        # And it may jump before this one has looked for the first time.
+        self._last_look = self._store.now()
+        self._judge_from = self._last_look + self._settings.lease_us
         self.is_registered = True
 
     def tell_definitions(self, schedules: Sequence[str]) -> None:
@@ -66,7 +68,7 @@ class Membership:
     def _describe(self, worker_id: str, schedules: Sequence[str]) -> WorkerRow:
         return WorkerRow(
             id=worker_id, app=self._app.name, host=platform.node(), pid=os.getpid(), build=self.me.build,
-            names=self.names, schedules=list(schedules), address=self.address,
+            names=self.names, schedules=list(schedules), address=self.address, queues=sorted(self.me.queues or ()),
         )  # fmt: skip
 
     def _subscriptions(self) -> list[Subscription]:
@@ -117,7 +119,8 @@ class Membership:
         self.is_damaged = any(worker.damage for worker in workers if worker.id == self.me.worker)
         peers = [worker for worker in workers if worker.id != self.me.worker]
         self.has_peers = bool(peers)
-        self.me.others, self.me.peers = {w.build for w in peers}, frozenset(w.id for w in peers)
+        engines = [worker for worker in peers if worker.kind == WorkerKind.ENGINE]
+        self.me.others, self.me.peers = {w.build for w in engines}, frozenset(w.id for w in engines)
         self.me.looks += 1
         return dead
 

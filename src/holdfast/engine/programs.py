@@ -9,12 +9,12 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.core.context import WorkflowAttempt
-from holdfast.core.definitions import WorkflowDefinition, WorkflowOptions
+from holdfast.core.definitions import StepDefinition, WorkflowDefinition, WorkflowOptions
 from holdfast.core.loop import running
 from holdfast.core.registry import Definitions
 from holdfast.core.spans import Span
 from holdfast.engine.records import RunOptions
-from holdfast.errors import ArgumentError, UnknownNameError
+from holdfast.errors import ArgumentError, DecodeError, UnknownNameError
 
 SINGLE_STEP = WorkflowOptions()
 
@@ -46,7 +46,7 @@ class WorkflowProgram:
         definition = self._definition
         if definition.raw:
             return await definition.function(input)
-        args, kwargs = self._app.codec.decode_call(input, definition.hints)
+        args, kwargs = _arguments(self._app, "workflow", definition, input)
         if definition.is_async:
             return await definition.function(*args, **kwargs)
         return definition.function(*args, **kwargs)
@@ -82,6 +82,8 @@ class StepProgram:
             self._overrides["timeout"] = options.timeout / 1_000_000
         if options.max_retries is not None:
             self._overrides["max_retries"] = options.max_retries
+        if options.queue:
+            self._overrides["queue"] = options.queue
 
     def call(self, input: Raw) -> Coroutine[Any, Any, Any]:
         return self._call(input)
@@ -89,6 +91,7 @@ class StepProgram:
     async def _call(self, input: Raw) -> Any:
         loop = running()
         assert loop is not None
+        _arguments(self._app, "step", self._app.find_step(self.name), input)
         return await loop.execution.ask_step(self.name, input, options=self._overrides)
 
     @property
@@ -103,6 +106,20 @@ class StepProgram:
 
     def retry_delay(self, error: BaseException, attempt: int) -> int | None:
         return None
+
+
+def _arguments(
+    app: Definitions, what: str, definition: StepDefinition | WorkflowDefinition, input: Raw
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a run. Whoever started it may not have had the code, or another one."""
+    try:
+        args, kwargs = app.codec.decode_call(input, definition.hints)
+        definition.signature.bind(*args, **kwargs)
+    except (DecodeError, TypeError) as error:
+        why = str(error).removeprefix("arguments: ")
+        form = f"{definition.name}{definition.signature}".replace("'", "")  # of annotations that are texts
+        raise ArgumentError(f"the arguments of {what} {definition.name!r} don't fit {form}: {why}") from None
+    return args, kwargs
 
 
 def program_for(app: Definitions, name: str, options: RunOptions) -> WorkflowProgram | StepProgram:

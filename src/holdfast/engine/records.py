@@ -45,9 +45,11 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     queue: str = ""
     schedule: str = ""
     event: str = ""  # the domain event that started it
+    trace: str = ""  # the traceparent of who started it
     quiet: bool = False  # what becomes of it is no news
     headers: dict[str, str] = {}  # what it was started with by those who wrap starts
     generations: list[int] = []  # where those that are kept of its history begin, before the one it is in
+    expires: int | None = None  # it is not begun after this time
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -62,6 +64,7 @@ class HookLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     payload: Raw = ev.NULL
     token: str = ""
     event: str = ""
+    by: str = ""
 
 
 class AskLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -105,6 +108,10 @@ class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     logs: Raw = ev.NULL
     emitted: tuple[ev.Emitted, ...] = ()
     handed_over: bool = False
+    token: str = ""  # of an attempt that was executed elsewhere
+    retry_after: int | None = None
+    lost: bool = False
+    company: int = 0
 
 
 class BeatLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -131,6 +138,7 @@ class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     `children` those that the run waits for are paused or resumed with it."""
 
     reason: str = ""
+    by: str = ""
     parent_id: str = ""
     parent_cmd: str = ""
     children: bool = False
@@ -158,12 +166,13 @@ def control(
     kind: str,
     reason: str = "",
     *,
+    by: str = "",
     late: bool = False,
     run_no: int | None = None,
     child_of: str | None = None,
     children: bool = False,
 ) -> Message:
-    body = msgspec.json.encode(ControlLetter(reason=reason, children=children))
+    body = msgspec.json.encode(ControlLetter(reason=reason, by=by, children=children))
     return Message(
         run_id=run_id, kind=kind, body=body, control=True, late=late, run_no=run_no, child_of=child_of
     )  # fmt: skip
@@ -254,12 +263,13 @@ def stream_message(attempt: Attempt, ts: int, item: bytes) -> Message:
     return Message(run_id=attempt.run_id, kind="stream", body=msgspec.json.encode(letter))
 
 
-def outcome_message(run_id: str, outcome: Outcome, worker: str) -> Message:
-    """An outcome for whoever owns the run now."""
+def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "") -> Message:
+    """An outcome for whoever owns the run now; with the `token` of an attempt that was executed elsewhere."""
     letter = OutcomeLetter(
         run_no=outcome.attempt.run_no, cmd=outcome.attempt.cmd, attempt=outcome.attempt.number, worker=worker,
-        started=outcome.started, result=Raw(outcome.result) if outcome.error is None else ev.NULL,
-        error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL,
+        started=outcome.started, result=ev.NULL if outcome.result is None else Raw(outcome.result),
+        error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL, token=token,
+        retry_after=outcome.retry_after, lost=outcome.lost, company=outcome.company,
         data={key: Raw(value) for key, value in outcome.data.items()}, emitted=emitted_by(outcome),
         logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL, handed_over=outcome.handed_over,
     )  # fmt: skip

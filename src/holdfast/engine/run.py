@@ -56,6 +56,7 @@ from holdfast.engine.records import (
     status_of,
     to_record,
 )
+from holdfast.engine.reporting import Reporter
 from holdfast.engine.steps import StepBook
 from holdfast.engine.termination import children_left, hooks_left
 from holdfast.errors import (
@@ -106,6 +107,7 @@ class Home(msgspec.Struct, frozen=True, gc=False):
     guard: Guard
     me: Identity
     clock: Clock
+    reporter: Reporter
 
 
 class Probe(Enum):
@@ -133,7 +135,7 @@ class LiveRun:
         self.home = home
         self.options, self.damage = read_options(row)
         self.change = PendingChange(row.no, max(row.base_seq + len(claimed.payloads) - 1, row.end_seq))
-        self.steps = StepBook(row, home.app, home.me, home.clock, self.change)
+        self.steps = StepBook(row, home.app, home.me, home.clock, self.change, claimed.attempts)
         self.execution: Execution | None = None
         self.deliveries: deque[Delivery] = deque(claimed.letters)
         self.shown: str = row.status
@@ -177,6 +179,7 @@ class LiveRun:
         return min(dues, default=None)
 
     def is_idle(self) -> bool:
+        """Whether it only waits, be it for steps elsewhere."""
         return not self.steps.inflight and not self.deliveries and self._replay is None and not self.steps.to_schedule
 
     def show_status(self, reason: str) -> None:
@@ -310,6 +313,11 @@ class LiveRun:
         if begins_at > now:
             self._wait_to_begin(now, begins_at, last)
             return False
+        if not self.row.durable:  # it begins anew, and asks for its steps again
+            self.steps.drop_elsewhere()
+        if self._has_expired(now):
+            self._end_unbegun(now, "it expired before a worker began it")
+            return False
         if isinstance(last, ev.AttemptFailed):
             self._begin_attempt(now)
         elif self._waited_for_a_worker(now, last):
@@ -400,6 +408,18 @@ class LiveRun:
     def _has_begun(self) -> bool:
         return any(not isinstance(e, BEFORE_THE_CODE) for e in self._history)
 
+    def _has_expired(self, now: int) -> bool:
+        """Whether it is too late to begin. One that another worker has had may have begun."""
+        expires = self.options.expires
+        return expires is not None and now >= expires and self._is_new and not self._has_begun()
+
+    def _end_unbegun(self, now: int, reason: str) -> None:
+        self._retain = self._retain_of_code()
+        end = ev.RunCancelled(ts=now, reason=reason)
+        if self.row.durable:
+            self.change.append(end)
+        self._end(end, now)
+
     def _waited_for_a_worker(self, now: int, last: ev.Event) -> bool:
         """Whether nobody has executed its code before, and it was to begin some time ago."""
         return self._is_new and self.row.durable and not self._has_begun() and now - last.ts > A_MOMENT
@@ -415,20 +435,20 @@ class LiveRun:
             if body is None:
                 continue
             if letter.kind == "cancel":
-                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 return
             if letter.kind == "pause":
-                self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                 self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None, **untouched})
                 return
             self._notify_later(body)
         status = Status.PENDING if untouched else Status.RETRY
         self._leave({"status": status, "wake_at": begins_at, **untouched})
 
-    def _begin_attempt(self, now: int) -> None:
+    def _begin_attempt(self, now: int, by: str = "") -> None:
         """Begin again, with everything earlier attempts have achieved at hand."""
         self.row.attempt += 1
-        self._append_outside(ev.AttemptStarted(ts=now, attempt=self.row.attempt))
+        self._append_outside(ev.AttemptStarted(ts=now, attempt=self.row.attempt, by=by))
         self.change.columns["attempt"] = self.row.attempt
 
     def _begin_anew_after_loss(self, now: int) -> bool:
@@ -482,19 +502,19 @@ class LiveRun:
                 if Status(self.row.status).is_final:
                     self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "retry" and self.row.status in (Status.FAILURE, Status.CANCELLED):
-                self._reopen(now)
+                self._reopen(now, body.by)
                 opened = True
             elif letter.kind == "retry" and Status(self.row.status).is_final:  # it has succeeded meanwhile
                 self.change.messages.append(child_message(self.row, self._history[-1]))
             elif letter.kind == "cancel" and self.row.stuck == "lost":  # not even its clean-up may run
-                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 break
             elif self.row.status == Status.PAUSED and letter.kind == "pause" and body.children:
-                self._tell_children(None, "pause", body.reason)
+                self._tell_children(None, "pause", body.reason, body.by)
             elif self.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
                 if body.children:
-                    self._tell_children(None, letter.kind, "")
-                self._append_outside(ev.RunResumed(ts=now))
+                    self._tell_children(None, letter.kind, "", body.by)
+                self._append_outside(ev.RunResumed(ts=now, by=body.by))
                 self._unhold()
                 opened = True
                 if letter.kind == "cancel":
@@ -502,11 +522,11 @@ class LiveRun:
         self.deliveries = kept
         return opened
 
-    def _tell_children(self, there: Execution | None, kind: str, reason: str) -> None:
+    def _tell_children(self, there: Execution | None, kind: str, reason: str, by: str) -> None:
         """Pause or resume, with a run, the children that it waits for, and theirs."""
         why = f"its parent {self.row.id} was paused" + (f": {reason}" if reason else "") if kind == "pause" else ""
         for child_id in children_left(there, self._history):
-            self.change.messages.append(control(child_id, kind, why, child_of=self.row.id, children=True))
+            self.change.messages.append(control(child_id, kind, why, by=by, child_of=self.row.id, children=True))
 
     def _notify_later(self, body: ControlLetter) -> bool:
         """Tell the parent of the outcome, when there is one; False if it is not the parent who asks."""
@@ -525,9 +545,9 @@ class LiveRun:
         self.shown = Status.RUNNING
         self.change.columns |= {"status": Status.RUNNING, "held": 0, "reason": "", "stuck": ""}
 
-    def _reopen(self, now: int) -> None:
+    def _reopen(self, now: int, by: str) -> None:
         """A new attempt of a run that had failed or was cancelled."""
-        self._begin_attempt(now)
+        self._begin_attempt(now, by)
         self._unhold()
         self.change.columns |= {"finished_at": None, "expires_at": None, "end_seq": 0}
 
@@ -555,6 +575,8 @@ class LiveRun:
         self._history = []
         self.steps.at_hand = set(map(self._outcome_of, self.deliveries))
         self._settle(now)
+        if self.steps.elsewhere and not self.released:
+            self.steps.drop_unasked({cmd: step.command for cmd, step in self.execution.steps.items()})
         return True
 
     def _outcome_of(self, arrival: Delivery) -> str:
@@ -573,7 +595,9 @@ class LiveRun:
         assert self.execution is not None
         suspects = [s.command for s in self.execution.steps.values() if self.steps.is_suspect(s.command)]
         if suspects:
-            self.steps.suspicion.weigh(self._history if self.home.me.isolates else (), suspects, self.row.losses)
+            # What is executed elsewhere has nothing to do with the workers that the run has lost.
+            here = [command for command in suspects if self.steps.queue_elsewhere(command) is None]
+            self.steps.suspicion.weigh(self._history if self.home.me.isolates else (), here, self.row.losses)
 
     def _deliver_arrivals(self, now: int, end: float) -> bool:
         while self.deliveries:
@@ -616,7 +640,7 @@ class LiveRun:
         while not self.released and self._replay is None and (cmd := self.steps.pop_due(now)):
             step = execution.steps.get(cmd)
             if step is not None and step.command.handed_over:
-                self._take_all(self.steps.look_elsewhere(step.command, now), now)
+                self._take_all(self.steps.look_for_end(step.command, now), now)
             elif step is not None:
                 step.command.not_before = 0
                 self._schedule(step.command, now)
@@ -678,6 +702,8 @@ class LiveRun:
         events, commands = self.execution.take()
         if self.row.durable:
             self.change.records += [to_record(event) for event in events]
+        elif self.home.reporter.is_on:
+            self.home.reporter.unrecorded(self.row, self.options, events)
         for event in events:
             if isinstance(event, ev.StepCompleted):
                 for key, value in event.data.items():
@@ -696,7 +722,7 @@ class LiveRun:
         change = self.change
         if isinstance(command, co.ScheduleStep):
             if command.handed_over:
-                self.steps.wait_elsewhere(command)
+                self.steps.await_end(command)
             elif command.not_before > now or command.started:
                 # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
                 # come after the commands that are carried out now.
@@ -748,6 +774,7 @@ class LiveRun:
             timeout=command.options.get("timeout"),  # type: ignore[arg-type]
             max_retries=command.options.get("max_retries"),  # type: ignore[arg-type]
             notify=command.waited,
+            trace=self.options.trace,
             quiet=self.options.quiet,
             headers=self.options.headers,
         )
@@ -797,7 +824,13 @@ class LiveRun:
             if not (body.token and self.execution.was_answered(body.token)):
                 self._deliver(
                     ev.HookReceived(
-                        ts=now, name=body.name, key=body.key, payload=body.payload, token=body.token, event=body.event
+                        ts=now,
+                        name=body.name,
+                        key=body.key,
+                        payload=body.payload,
+                        token=body.token,
+                        event=body.event,
+                        by=body.by,
                     ),
                     now,
                 )
@@ -822,11 +855,11 @@ class LiveRun:
         elif letter.kind == "cancel":
             self._cancel = letter
             if self.execution.cancelling is None:
-                self._deliver(ev.CancelRequested(ts=now, reason=body.reason), now)
+                self._deliver(ev.CancelRequested(ts=now, reason=body.reason, by=body.by), now)
         elif letter.kind == "pause":
             if body.children:
-                self._tell_children(self.execution, "pause", body.reason)
-            self._hold(now, ev.RunPaused(ts=now, reason=body.reason), Status.PAUSED, body.reason, "")
+                self._tell_children(self.execution, "pause", body.reason, body.by)
+            self._hold(now, ev.RunPaused(ts=now, reason=body.reason, by=body.by), Status.PAUSED, body.reason, "")
         elif letter.kind in ("retry", "watch"):
             self._notify_later(body)
 
@@ -871,6 +904,7 @@ class LiveRun:
     def _end(self, end: ev.Event, now: int) -> None:
         if isinstance(end, ev.ContinuedAsNew):
             assert self.execution is not None
+            self.steps.drop_elsewhere()
             self._history = [end]
             if self.row.durable:
                 self._drop_generations(end.seq)
@@ -919,9 +953,9 @@ class LiveRun:
                 if body is None:
                     return False
                 if letter.kind == "cancel":
-                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason), now)
+                    self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 else:
-                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason))
+                    self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                     self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None})
                 return True
         return False
@@ -948,9 +982,10 @@ class LiveRun:
         self.deliveries.remove(letter)
         self.change.consumed.append(letter.id)
         try:
-            reason = msgspec.json.decode(letter.body, type=ControlLetter).reason
+            body = msgspec.json.decode(letter.body, type=ControlLetter)
         except msgspec.DecodeError as error:
-            reason = printable(text_of(error))
+            body = ControlLetter(reason=printable(text_of(error)))
+        reason = body.reason
         if self.execution is None:
             with contextlib.suppress(DecodeError):  # damaged: the run ends all the same
                 self._read_history()
@@ -965,9 +1000,9 @@ class LiveRun:
                 self.change.drop_attribute("hook", hook.key)
         for cmd in list(self.steps.inflight):
             self.steps.drop(cmd)
-        self.steps.to_schedule.clear()
+        self.steps.forget_unscheduled()
         self._retain = self._retain_of_code()
-        end = ev.RunCancelled(ts=now, reason=reason, terminated=True)
+        end = ev.RunCancelled(ts=now, reason=reason, terminated=True, by=body.by)
         if self.row.durable:
             self.change.append(end)
         self._end(end, now)
@@ -990,7 +1025,7 @@ class LiveRun:
         cancel = next((letter for letter in letters if letter.kind == "cancel"), self._cancel)
         outcomes = self.steps.kept(self.deliveries)
         self.deliveries.clear()
-        self.steps.to_schedule.clear()
+        self.steps.forget_unscheduled()
         self.change.clear()
         self.change.consumed = self._orders
         self._keep_outcomes(outcomes)
@@ -1062,9 +1097,20 @@ class LiveRun:
         if self.execution is None or self.row.status in HELD or Status(self.row.status).is_final:
             self._leave({})
             return
-        self._leave({"status": Status.WAITING, "reason": self.execution.waiting_for(), "wake_at": self.next_due()})
+        self._leave({"status": Status.WAITING, "reason": self.waiting_for(), "wake_at": self.next_due()})
+
+    def waiting_for(self) -> str:
+        """Why nothing happens here, in words; empty while a step is to be executed now."""
+        assert self.execution is not None
+        return self.execution.waiting_for({cmd: row.queue for cmd, row in self.steps.elsewhere.items()})
 
     def _leave(self, columns: dict[str, Any]) -> None:
+        status = columns.get("status")
+        if self.steps.elsewhere and status is not None:
+            if status == Status.RETRY or Status(status).is_final:
+                self.steps.drop_elsewhere()
+            elif status in HELD:
+                self.steps.withdraw_elsewhere()
         self.change.columns |= {"owner": None, **columns}
         if "status" in columns:
             self.row.status = self.shown = columns["status"]

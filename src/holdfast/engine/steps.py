@@ -7,7 +7,7 @@ asks for the next, as what comes next may depend on that.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -24,7 +24,7 @@ from holdfast.engine.change import PendingChange
 from holdfast.engine.identity import Identity
 from holdfast.engine.records import BeatLetter, OutcomeLetter, emitted_by
 from holdfast.errors import StepTimeoutError, TransformError, UnknownNameError, ValueCodecError, WorkerLostError
-from holdfast.ports import Attempt, Clock, Outcome, RunRow
+from holdfast.ports import Attempt, AttemptRow, Clock, Outcome, RunRow
 
 SPARED = 10
 """So many lost workers of a step in a process of its own count as one that it took down."""
@@ -70,7 +70,8 @@ def ended_elsewhere(body: OutcomeLetter, codec: Codec) -> Ended:
     return Ended(
         number=body.attempt, worker=body.worker, started=body.started, result=body.result,
         error=codec.decode_error(body.error) if failed else None, encoded_error=body.error, data=body.data,
-        emitted=body.emitted, logs=None if body.logs == ev.NULL else bytes(body.logs), handed_over=body.handed_over,
+        emitted=body.emitted, logs=None if body.logs == ev.NULL else bytes(body.logs), retry_after=body.retry_after,
+        lost=body.lost, company=body.company, handed_over=body.handed_over,
     )  # fmt: skip
 
 
@@ -130,9 +131,20 @@ class Suspicion:
 
 
 class StepBook:
-    """What is under way, waits to be handed over, or to be tried again."""
+    """What is under way, waits to be handed over, or to be tried again.
 
-    def __init__(self, row: RunRow, app: Definitions, me: Identity, clock: Clock, change: PendingChange) -> None:
+    An attempt `elsewhere` has a row in the store, which is the truth about it: it is there, or its outcome is in the
+    run's inbox. The run may be let go meanwhile, and its worker may be lost, which means nothing to the attempt."""
+
+    def __init__(
+        self,
+        row: RunRow,
+        app: Definitions,
+        me: Identity,
+        clock: Clock,
+        change: PendingChange,
+        elsewhere: Iterable[AttemptRow] = (),
+    ) -> None:
         self._row = row
         self._app = app
         self._me = me
@@ -143,8 +155,10 @@ class StepBook:
         self.cautious = row.losses > 0
         self.suspicion = Suspicion()
         self.inflight: dict[str, Attempt] = {}
+        self.elsewhere: dict[str, AttemptRow] = {attempt.cmd: attempt for attempt in elsewhere}
         self.retries: list[tuple[int, str]] = []
         self.to_schedule: dict[str, co.ScheduleStep] = {}
+        self.to_ask: dict[str, co.ScheduleStep] = {}  # for workers elsewhere
         self.to_cancel: list[Attempt] = []
         self.unconfirmed: list[Outcome] = []
         self.not_handed_over: set[str] = set()  # of those whose start this worker has announced
@@ -156,9 +170,18 @@ class StepBook:
         options = self._app.find_step(command.name).options
         return options.override(command.options) if command.options else options
 
+    def queue_elsewhere(self, command: co.ScheduleStep) -> str | None:
+        """The queue of a step that this worker leaves to others; None if it executes it itself."""
+        try:
+            options = self.options(command)
+        except UnknownNameError:  # whoever hands it over finds that out, and sets the run aside
+            return None
+        here = self._me.queues
+        return None if options.force_local or here is None or options.queue in here else options.queue
+
     def is_suspect(self, command: co.ScheduleStep) -> bool:
         """Whether the step may be what took a worker down: then it says so before it starts, and runs apart."""
-        return self.cautious or command.losses > 0
+        return command.losses > 0 or (self.cautious and self.queue_elsewhere(command) is None)
 
     # -- from the code to the executor
 
@@ -170,6 +193,12 @@ class StepBook:
             self.drop(command.cmd)
         if command.cmd in self.at_hand:
             return
+        asked_for = self.elsewhere.get(command.cmd)
+        if asked_for is not None:
+            if asked_for.number == command.attempt:
+                return
+            self.drop(command.cmd)
+        is_here = self.queue_elsewhere(command) is None
         if self._row.durable and (self.is_suspect(command) or self._is_at_most_once(command)):
             if command.started and command.cmd in self.not_handed_over:
                 # That was committed, and nobody knew: the commit seemed to have failed.
@@ -183,9 +212,10 @@ class StepBook:
                     self.suspicion.spare(command.cmd)
                 yield from self._count_loss(command, now, 0)
                 return
-            yield ev.StepStarted(**self._about(command, now))
-            self.suspicion.announced_here[command.cmd] = command
-        self.to_schedule[command.cmd] = command
+            if is_here:  # else whoever claims it says so
+                yield ev.StepStarted(**self._about(command, now))
+                self.suspicion.announced_here[command.cmd] = command
+        (self.to_schedule if is_here else self.to_ask)[command.cmd] = command
 
     def schedule_later(self, command: co.ScheduleStep, now: int) -> None:
         heapq.heappush(self.retries, (max(command.not_before, now), command.cmd))
@@ -215,9 +245,29 @@ class StepBook:
     def drop(self, cmd: str) -> None:
         """Nobody wants its outcome any more."""
         self.to_schedule.pop(cmd, None)
+        self.to_ask.pop(cmd, None)
         attempt = self.inflight.pop(cmd, None)
         if attempt is not None:
             self.to_cancel.append(attempt)
+        row = self.elsewhere.pop(cmd, None)
+        if row is not None:
+            self._change.dropped_attempts.append(row.token)
+
+    def drop_elsewhere(self) -> None:
+        """The run has ended, and nobody wants any of them."""
+        for cmd in list(self.elsewhere):
+            self.drop(cmd)
+
+    def withdraw_elsewhere(self) -> None:
+        """The run is held: what nobody has begun will not begin. What somebody has goes on to its end."""
+        self._change.withdrawn_attempts += [row.token for row in self.elsewhere.values()]
+
+    def drop_unasked(self, commands: Mapping[str, co.ScheduleStep]) -> None:
+        """What an earlier owner has asked for, and the code does no longer."""
+        for cmd, row in list(self.elsewhere.items()):
+            command = commands.get(cmd)
+            if command is None or command.attempt != row.number:
+                self.drop(cmd)
 
     def withdrawn(self, cmd: str, now: int) -> None:
         """An attempt of a run that is let go was taken back before it began. If its start was announced, whoever
@@ -233,7 +283,11 @@ class StepBook:
             command = self.suspicion.announced_here.pop(cmd, None)
             if command is not None:
                 self._change.append(ev.StepWithdrawn(**self._about(command, now)))
+        self.forget_unscheduled()
+
+    def forget_unscheduled(self) -> None:
         self.to_schedule.clear()
+        self.to_ask.clear()
 
     def started(self, command: co.ScheduleStep, started: int) -> Iterator[ev.StepOutcome]:
         """A step that takes its time is shown as started."""
@@ -269,12 +323,18 @@ class StepBook:
         """An outcome from the inbox: its engine had lost the run when it arrived."""
         was_at_hand = body.cmd in self.at_hand
         self.at_hand.discard(body.cmd)
-        over = bytes(body.error) != b"null" or body.handed_over
-        if over and (body.attempt != command.attempt or body.cmd in self.inflight):
+        row = self.elsewhere.get(body.cmd)
+        if row is not None and row.token == body.token:
+            del self.elsewhere[body.cmd]  # its row went when the outcome came
+        is_over = bytes(body.error) != b"null" or body.lost or body.handed_over
+        is_tried_again = body.cmd in self.inflight or body.cmd in self.elsewhere
+        if is_over and (body.attempt != command.attempt or is_tried_again):
             if was_at_hand:
                 yield from self.schedule(command, now)
-            return  # the step is being tried again: this failure is history
+            return  # this failure is history
         self.drop(body.cmd)
+        if body.token:  # what it has said on its way is in the store, and not known here
+            self._reported |= {("progress", body.cmd), ("checkpoint", body.cmd)}
         yield from self.end(command, ended_elsewhere(body, codec), now)
 
     def end(self, command: co.ScheduleStep, ended: Ended, now: int) -> Iterator[ev.StepOutcome]:
@@ -282,12 +342,12 @@ class StepBook:
         if ended.logs is not None and self._row.durable:  # beside the history, for nothing of it is replayed
             self._change.attributes.append(("logs", f"{ended.number}:{command.cmd}", ended.logs))
         if self._reported:
-            self._forget_reports(command.cmd, has_ended=ended.error is None)
+            self._forget_reports(command.cmd, has_ended=ended.error is None and not ended.lost)
         command.attempt = ended.number
         if ended.lost:
             if ended.company:
                 self.suspicion.lost_in_company(command.cmd, ended.company)
-            yield from self._count_loss(command, now, ended.started, ended.company)
+            yield from self._count_loss(command, now, ended.started, ended.company, ended.worker)
         elif ended.error is not None:
             yield from self._failed(command, ended, ended.error, now)
         elif ended.handed_over:
@@ -300,7 +360,7 @@ class StepBook:
                 result=ended.result, data=ended.data, emitted=ended.emitted,
             )  # fmt: skip
 
-    # -- steps that end elsewhere
+    # -- steps that were handed over
 
     def _hand_over(self, command: co.ScheduleStep, ended: Ended, now: int) -> Iterator[ev.StepOutcome]:
         options = self.options(command)
@@ -309,19 +369,19 @@ class StepBook:
         yield ev.StepHandedOver(
             **self._about(command, now), started=ended.started, until=_silent_until(options, now), limit=limit
         )
-        self.wait_elsewhere(command)
+        self.await_end(command)
 
-    def wait_elsewhere(self, command: co.ScheduleStep) -> None:
+    def await_end(self, command: co.ScheduleStep) -> None:
         """Look at it when its time may be over."""
         times = [time for time in (command.until, command.limit) if time]
         if times:
             heapq.heappush(self.retries, (min(times), command.cmd))
 
-    def look_elsewhere(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+    def look_for_end(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
         """Whether a step that was handed over has taken too long."""
         times = [time for time in (command.until, command.limit) if time]
         if not times or min(times) > now:
-            self.wait_elsewhere(command)
+            self.await_end(command)
             return
         options = self.options(command)
         if command.limit and command.limit <= now:
@@ -347,7 +407,7 @@ class StepBook:
                 until=_silent_until(options, now),
                 limit=command.limit,
             )
-            self.wait_elsewhere(command)
+            self.await_end(command)
 
     def _failed(
         self, command: co.ScheduleStep, ended: Ended, error: BaseException, now: int
@@ -381,9 +441,12 @@ class StepBook:
         return failed
 
     def _count_loss(
-        self, command: co.ScheduleStep, now: int, started: int, company: int = 0
+        self, command: co.ScheduleStep, now: int, started: int, company: int = 0, worker: str = ""
     ) -> Iterator[ev.StepOutcome]:
-        yield ev.StepLost(**self._about(command, now), started=started, company=company)
+        about = self._about(command, now)
+        if worker:
+            about["worker"] = worker
+        yield ev.StepLost(**about, started=started, company=company)
         problem = self._why_not_again(command)
         if problem:
             error = WorkerLostError(f"step {command.name!r} of run {self._row.id} {problem}")

@@ -82,7 +82,7 @@ class Executing:
     def __init__(self, app: Definitions, sources: str) -> None:
         self._app = app
         self._sources = sources
-        self._surroundings = Surroundings(app.arounds, app.replaced, lambda: app.store.secret())
+        self._surroundings = Surroundings(app.arounds, app.replaced, lambda: app.store.secret(), app.instruments)
         self._runner = Runner(app.codec, self._surroundings)
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -17,6 +17,7 @@ from typing import Any
 from holdfast.codec import Codec
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition
+from holdfast.core.reports import started_report
 from holdfast.durations import in_words
 from holdfast.errors import StepTimeoutError
 from holdfast.executors.alarms import NEVER, Alarms
@@ -27,6 +28,7 @@ from holdfast.executors.surroundings import Surroundings
 from holdfast.executors.threads import Threads
 from holdfast.logs import handle_frame
 from holdfast.ports import Attempt, Clock, Executor, Outcome
+from holdfast.telemetry.instruments import Instruments
 
 logger = logging.getLogger("holdfast.executor")
 THREADS_END_WITHIN = 0.2  # seconds for those that are about to end when the executor does
@@ -49,11 +51,13 @@ class LocalExecutor(Executor):
         child_command: Callable[[], dict[str, Any]] | None = None,
         surroundings: Surroundings | None = None,
         keep_logs: int | None = logging.INFO,
+        instruments: Instruments | None = None,
     ) -> None:
         self._find = find
         self.codec = codec
         self.clock = clock
         self.keep_logs = keep_logs
+        self.instruments = Instruments() if instruments is None else instruments
         self.on_outcome: Callable[[Outcome], None] = lambda outcome: None
         self.report: Report = lambda attempt, kind, value: None
         self.may_begin: Callable[[], bool] = lambda: True
@@ -270,6 +274,8 @@ class Execution(LoggedContext):
             self.settle(cancelled(self))
             return False
         self.started = executor.clock.now()
+        if (tell := executor.instruments.step_started) is not None:
+            tell(started_report(attempt, self.started))
         if attempt.timeout is not None or attempt.stall_timeout is not None:
             self._last_sign = now = time.monotonic()
             self._time_is_over = NEVER if attempt.timeout is None else now + attempt.timeout / 1_000_000

@@ -21,9 +21,11 @@ from typing import Any
 from holdfast.blocking import run_blocking
 from holdfast.core.context import StepAttempt, StepContext, current_step
 from holdfast.core.definitions import Around, StepDefinition
+from holdfast.core.reports import attempt_report
 from holdfast.core.resources import Resource
 from holdfast.core.spans import Span, never_yields, yields_again
 from holdfast.errors import FatalError, ResourceError
+from holdfast.telemetry.instruments import Instruments
 
 logger = logging.getLogger("holdfast.executor")
 CLOSE_TIMEOUT = 10.0
@@ -38,9 +40,11 @@ class Surroundings:
         arounds: Sequence[Around] = (),
         replaced: Mapping[Resource[Any], Any] | None = None,
         secret: Callable[[], bytes] = bytes,
+        instruments: Instruments | None = None,
     ) -> None:
         self.secret = secret
         self._arounds = arounds
+        self._instruments = Instruments() if instruments is None else instruments
         self._replaced = replaced or {}
         self._lock = threading.Lock()
         self._opening: dict[Resource[Any], threading.Lock] = {}
@@ -92,6 +96,8 @@ class Surroundings:
     def _enter(self, context: StepContext) -> None:
         context.surroundings = self
         current_step.set(context)
+        if (tell := self._instruments.step_entered) is not None:
+            tell(attempt_report(context.attempt, "STARTED"))
 
     # -- resources
 

@@ -1,4 +1,4 @@
-"""What the monitor can do to runs and schedules: each by the same handle that the command uses."""
+"""What the monitor can do to runs and schedules: each by the same handle that the command uses, in somebody's name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import Any
 
 import msgspec
 
+from holdfast.api.bulk import SUITABLE, act_on, act_on_page, suitable
+from holdfast.api.client import Client
+from holdfast.api.handles import Run
 from holdfast.app import App
+from holdfast.monitor.resources import COUNTED, Resources
+from holdfast.ports import RunQuery
 
-NAMES = ("cancel", "pause", "resume", "retry", "fork", "send", "pause_schedule", "resume_schedule", "trigger_schedule")
+IN_TURN = 100
+"""How many runs one request acts on; whoever asked goes on with the next."""
+SELECTED = 500
 
 
 class Refusal(Exception):
@@ -17,7 +24,7 @@ class Refusal(Exception):
 
 
 class Order(msgspec.Struct, forbid_unknown_fields=True):
-    """What the body of an action may say."""
+    """What the body of an action may say. `replace` are results by the numbers of their events."""
 
     id: str
     reason: str = ""
@@ -26,65 +33,120 @@ class Order(msgspec.Struct, forbid_unknown_fields=True):
     key: str = ""
     payload: Any = None
     input: list[Any] | None = None
+    replace: dict[int, Any] = {}
 
 
-def carry_out(app: App, name: str, body: bytes) -> dict[str, Any]:
+class BulkOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """Which runs: those with these ids, those of a group of failures, or those that the filter `q` finds. `upto` is the
+    newest of them when it was asked for, and `after` the last one of the batch before."""
+
+    q: str = ""
+    ids: list[str] = []
+    fingerprint: str = ""
+    reason: str = ""
+    upto: int | None = None
+    after: int | None = None
+
+
+Act = Callable[[App, Client, Order], dict[str, Any]]
+
+
+def carry_out(app: App, name: str, body: bytes, by: str) -> dict[str, Any]:
+    order = _read(name, body, Order)
+    return _ACTIONS[name](app, Client(app, app.store, app.notifier, by), order)
+
+
+def _read(name: str, body: bytes, kind: type[Any]) -> Any:
     try:
-        order = msgspec.json.decode(body, type=Order)
-    except msgspec.DecodeError as error:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Refusal(f"the body of {name} can't be read: {error}") from None
-    return _ACTIONS[name](app, order)
 
 
-def _cancel(app: App, order: Order) -> dict[str, Any]:
-    app.get_run(order.id).cancel(order.reason)
-    return {}
+def _on_run(act: Callable[[Run[Any], Order], None]) -> Act:
+    def carry(app: App, client: Client, order: Order) -> dict[str, Any]:
+        act(client.get(order.id), order)
+        return {}
+
+    return carry
 
 
-def _pause(app: App, order: Order) -> dict[str, Any]:
-    app.get_run(order.id).pause(order.reason)
-    return {}
-
-
-def _resume(app: App, order: Order) -> dict[str, Any]:
-    app.get_run(order.id).resume()
-    return {}
-
-
-def _retry(app: App, order: Order) -> dict[str, Any]:
-    app.get_run(order.id).retry()
-    return {}
-
-
-def _fork(app: App, order: Order) -> dict[str, Any]:
+def _fork(app: App, client: Client, order: Order) -> dict[str, Any]:
     if order.at is None:
         raise Refusal("fork needs `at`: the number of the last event to keep")
     input = None if order.input is None else tuple(order.input)
-    return {"id": app.get_run(order.id).fork(order.at, input=input).id}
+    replace: dict[int, object] = dict(order.replace)
+    return {"id": client.get(order.id).fork(order.at, replace=replace, input=input).id}
 
 
-def _send(app: App, order: Order) -> dict[str, Any]:
+def _send(run: Run[Any], order: Order) -> None:
     if not order.hook:
         raise Refusal("send needs `hook`: the name of the hook to answer")
-    app.get_run(order.id).send(order.hook, order.payload, key=order.key or None)
-    return {}
+    run.send(order.hook, order.payload, key=order.key or None)
 
 
-def _pause_schedule(app: App, order: Order) -> dict[str, Any]:
+def _pause_schedule(app: App, client: Client, order: Order) -> dict[str, Any]:
     app.schedules.pause(order.id, order.reason)
     return {}
 
 
-def _resume_schedule(app: App, order: Order) -> dict[str, Any]:
+def _resume_schedule(app: App, client: Client, order: Order) -> dict[str, Any]:
     app.schedules.resume(order.id)
     return {}
 
 
-def _trigger_schedule(app: App, order: Order) -> dict[str, Any]:
+def _trigger_schedule(app: App, client: Client, order: Order) -> dict[str, Any]:
     return {"id": app.schedules.trigger(order.id).id}
 
 
-_ACTIONS: dict[str, Callable[[App, Order], dict[str, Any]]] = {
-    "cancel": _cancel, "pause": _pause, "resume": _resume, "retry": _retry, "fork": _fork, "send": _send,
-    "pause_schedule": _pause_schedule, "resume_schedule": _resume_schedule, "trigger_schedule": _trigger_schedule,
-}  # fmt: skip
+_ACTIONS: dict[str, Act] = {
+    "cancel": _on_run(lambda run, order: run.cancel(order.reason)),
+    "terminate": _on_run(lambda run, order: run.terminate(order.reason)),
+    "pause": _on_run(lambda run, order: run.pause(order.reason)),
+    "resume": _on_run(lambda run, order: run.resume()),
+    "retry": _on_run(lambda run, order: run.retry()),
+    "delete": _on_run(lambda run, order: run.delete()),
+    "send": _on_run(_send),
+    "fork": _fork,
+    "pause_schedule": _pause_schedule,
+    "resume_schedule": _resume_schedule,
+    "trigger_schedule": _trigger_schedule,
+}
+NAMES = tuple(_ACTIONS)
+BULK = tuple(SUITABLE)
+
+
+# -- many runs
+
+
+def preview(resources: Resources, name: str, filter: str) -> dict[str, Any]:
+    """How many runs it would be done to, by status; `upto` keeps those out that begin later."""
+    query = suitable(resources.query_of(filter), name)
+    newest = resources.store.runs(msgspec.structs.replace(query, limit=1)) if query is not None else []
+    if query is None or not newest:
+        return {"count": 0, "more": False, "statuses": {}, "upto": 0}
+    counts = resources.store.counts(query, COUNTED)
+    counts = {status: n for status, n in counts.items() if n and status in query.statuses}
+    most = COUNTED if query == RunQuery(statuses=query.statuses) else resources.counted_of(query) // len(query.statuses)
+    more = any(n >= most for n in counts.values())
+    return {"count": sum(counts.values()), "more": more, "statuses": counts, "upto": newest[0].no}
+
+
+def carry_out_for_many(app: App, resources: Resources, name: str, body: bytes, by: str) -> dict[str, Any]:
+    order = _read(name, body, BulkOrder)
+    client = Client(app, app.store, app.notifier, by)
+    if order.fingerprint:
+        ids = resources.run_ids_of_failure(order.q, order.fingerprint)
+        rows = [row for row in map(app.store.get, ids) if row is not None and row.status in SUITABLE[name]]
+        batch = act_on(client, rows, name, order.reason)
+    elif order.ids:
+        if len(order.ids) > SELECTED:
+            raise Refusal(f"at most {SELECTED} runs can be named; give a filter")
+        batch = act_on(client, [resources.row(run_id) for run_id in order.ids], name, order.reason)
+    else:
+        if order.upto is None:
+            raise Refusal("`upto` is missing: ask first how many runs there are, which says it")
+        query = resources.query_of(order.q)
+        query.after, query.limit = order.upto + 1 if order.after is None else order.after, IN_TURN
+        batch = act_on_page(client, query, name, order.reason)
+    return {"done": len(batch.done), "refused": dict(list(batch.refused.items())[:20]), "after": batch.after}

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import inspect
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -14,8 +14,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Authorize = Callable[[Request, str], bool | Awaitable[bool]]
-"""Whether a request may do something: "view", or the name of an action such as "cancel"."""
+Verdict = bool | str | None
+Authorize = Callable[[Request, str], Verdict | Awaitable[Verdict]]
+"""Whether a request may do something: "view", or the name of an action such as "cancel". A text says yes, and who it is:
+that is recorded with what they do."""
+
+ROLES = ("viewer", "operator", "admin")
+"""Each may do what the ones before it may. A viewer looks, an operator acts on runs and schedules."""
+ADMIN_ONLY = ("terminate", "delete")
 
 ACTION_HEADER = "x-holdfast-action"
 BODY_LIMIT = 1_048_576
@@ -41,21 +47,32 @@ is a new one.</p></html>"""
 
 
 class TokenCheck:
-    """Whether a request has the token: in its cookie, or as `Authorization: Bearer`."""
+    """Whether a request has a token, and what the role of that may do: in its cookie, or as `Authorization: Bearer`."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        """`tokens` are by role."""
+        self._tokens = dict(tokens)
         # Cookies don't tell ports apart, and several monitors may run on one machine.
-        self.cookie = "holdfast-" + hashlib.sha256(token.encode()).hexdigest()[:12]
+        joined = "\0".join(self._tokens[role] for role in sorted(self._tokens))
+        self.cookie = "holdfast-" + hashlib.sha256(joined.encode()).hexdigest()[:12]
 
-    def fits(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+    def role_of(self, given: str) -> str:
+        """Empty if it is none of the tokens."""
+        fitting = [role for role, token in self._tokens.items() if hmac.compare_digest(given.encode(), token.encode())]
+        return fitting[0] if fitting else ""
 
-    def __call__(self, request: Request, action: str) -> bool:
+    def __call__(self, request: Request, action: str) -> Verdict:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return self.fits(given)
-        return self.fits(request.cookies.get(self.cookie, ""))
+        role = self.role_of(given if kind.lower() == "bearer" else request.cookies.get(self.cookie, ""))
+        if not role or ROLES.index(role) < _needed(action):
+            return None
+        return f"{role} at {request.client.host}" if request.client is not None else role
+
+
+def _needed(action: str) -> int:
+    if action == "view":
+        return 0
+    return 2 if action in ADMIN_ONLY else 1
 
 
 def is_loopback(host: str) -> bool:
@@ -99,7 +116,7 @@ class Guard:
         given = request.query_params.get("token")
         if self._entrance is None or given is None:
             return None
-        if request.method != "GET" or not self._entrance.fits(given):
+        if request.method != "GET" or not self._entrance.role_of(given):
             return HTMLResponse(LOCKED, 401)
         rest = urlencode([pair for pair in parse_qsl(request.url.query) if pair[0] != "token"])
         # Within this site whatever the path looks like: //other.example would be another one.
@@ -112,9 +129,13 @@ class Guard:
         return answer
 
 
-async def may(authorize: Authorize, request: Request, action: str) -> bool:
+async def who_may(authorize: Authorize, request: Request, action: str) -> str | None:
+    """Who does it, as far as that is known; None if they may not."""
     answer = authorize(request, action)
-    return bool(await answer if inspect.isawaitable(answer) else answer)
+    verdict = await answer if inspect.isawaitable(answer) else answer
+    if isinstance(verdict, str):
+        return verdict or None
+    return "" if verdict else None
 
 
 def is_forged(headers: Headers, action: str) -> str:

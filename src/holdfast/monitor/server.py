@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,25 @@ from starlette.staticfiles import StaticFiles
 
 from holdfast import errors as e
 from holdfast.app import App
-from holdfast.monitor.actions import NAMES, Refusal, carry_out
+from holdfast.monitor.actions import BULK, NAMES, Refusal, carry_out, carry_out_for_many, preview
 from holdfast.monitor.changes import Changes, as_event
-from holdfast.monitor.resources import Resources
-from holdfast.monitor.safety import BODY_LIMIT, LOCKED, Authorize, Guard, TokenCheck, is_forged, may, refused
+from holdfast.monitor.openapi import described
+from holdfast.monitor.resources import EVENTS_PER_PAGE, Resources
+from holdfast.monitor.safety import BODY_LIMIT, LOCKED, Authorize, Guard, TokenCheck, is_forged, refused, who_may
+from holdfast.telemetry.metrics import CONTENT_TYPE
+from holdfast.views.gauges import store_gauges
+from holdfast.views.redaction import Redact
 
 STATIC = Path(__file__).parent / "static"
 PAGE_LIMIT = 200
+EVENTS_LIMIT = 1_000
+IMPORT_LIMIT = 32 * 1_048_576
+DAY = 86_400
 LISTS = ("runs", "workflows", "workers", "schedules", "hooks")
-PAGES = ("/workflows/runs", "/workflows/runs/{id:path}", "/workflows/", "/workers", "/schedules", "/hooks")
+PAGES = (
+    "/workflows/runs", "/workflows/runs/{id:path}", "/workflows/", "/workers", "/schedules", "/hooks", "/failures",
+    "/invocations", "/invocations/{id:path}", "/timeline", "/import",
+)  # fmt: skip
 logger = logging.getLogger("holdfast.monitor")
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
@@ -37,28 +47,58 @@ Ask = Callable[[Request], Any]
 
 
 def monitor(
-    app: App, *, token: str | None = None, authorize: Authorize | None = None, read_only: bool = False
+    app: App,
+    *,
+    token: str | None = None,
+    operator_token: str | None = None,
+    viewer_token: str | None = None,
+    authorize: Authorize | None = None,
+    read_only: bool = False,
+    redact: Redact | None = None,
 ) -> Starlette:
-    """The monitor of an app, to serve or to mount. Whoever has `token` may use it; or `authorize(request, action)` says
-    who may "view", "cancel" and so on. One of them has to be given. With `read_only` nobody can act."""
-    if (token is None) == (authorize is None):
+    """The monitor of an app, to serve or to mount. Whoever has `token` may use it, with `operator_token` all but terminate
+    and delete runs, with `viewer_token` look; or `authorize(request, action)` says who may "view", "cancel" and so on.
+    With `read_only` nobody can act. `redact(name, value)` gives what is shown instead of a value that belongs to users."""
+    given = {"admin": token, "operator": operator_token, "viewer": viewer_token}
+    tokens = {role: each for role, each in given.items() if each is not None}
+    if bool(tokens) == (authorize is not None):
         raise e.ArgumentError("monitor: give a token, or authorize=, a function that says who may do what; not both")
-    if token is not None and len(token) < 16:
+    if any(len(each) < 16 for each in tokens.values()):
         raise e.ArgumentError("monitor: a token has 16 characters or more, so that nobody guesses it")
-    entrance = TokenCheck(token) if token is not None else None
+    if len(set(tokens.values())) < len(tokens):
+        raise e.ArgumentError("monitor: each role needs a token of its own")
+    entrance = TokenCheck(tokens) if tokens else None
     who: Authorize = entrance if entrance is not None else authorize  # type: ignore[assignment]
-    site = Site(app, who, read_only)
+    site = Site(app, who, read_only, redact)
+    questions: dict[str, Ask] = {
+        "runs": site.runs,
+        "counts": lambda request: site.resources.counts(_filter(request)),
+        "counts/time": lambda request: site.resources.counts_over_time(_filter(request), _seconds(request, DAY)),
+        "run": site.run,
+        "run/graph": lambda request: site.resources.graph(_id(request), request.query_params.getlist("open")),
+        "run/tree": lambda request: site.resources.tree(_id(request)),
+        "run/family": lambda request: site.resources.family(_id(request)),
+        "run/events": site.events,
+        "run/event": lambda request: site.resources.event(_id(request), _number(request, "seq", 1) or 1),
+        "run/stream": site.stream,
+        "run/reruns": site.reruns,
+        "invocations": site.invocations,
+        "invocation": site.invocation,
+        "timeline": lambda request: site.resources.timeline(_filter(request), _seconds(request, 900)),
+        "failures": lambda request: site.resources.failures(_filter(request)),
+        "workflow": site.workflow,
+        **{name: site.listing(name) for name in LISTS[1:]},
+    }
     routes = [
         Route("/health", site.health),
-        Route("/api/about", site.reading(lambda request: site.about())),
-        Route("/api/runs", site.reading(site.runs)),
-        Route("/api/counts", site.reading(lambda request: site.resources.counts(_filter(request)))),
-        Route("/api/run", site.reading(site.run)),
-        Route("/api/run/tree", site.reading(lambda request: site.resources.tree(_id(request)))),
-        Route("/api/run/events", site.reading(site.events)),
-        Route("/api/run/reruns", site.reading(site.reruns)),
-        *(Route(f"/api/{name}", site.reading(site.listing(name))) for name in LISTS[1:]),
+        Route("/metrics", site.metrics),
+        Route("/api/openapi.json", site.reading(lambda request: described(request.scope.get("root_path", "")))),
+        Route("/api/about", site.about),
+        *(Route(f"/api/{path}", site.reading(ask)) for path, ask in questions.items()),
         Route("/api/changes", site.changes),
+        Route("/api/inspect", site.inspect, methods=["POST"]),
+        Route("/api/bulk/{name}", site.preview, methods=["GET"]),
+        Route("/api/bulk/{name}", site.act_on_many, methods=["POST"]),
         Route("/api/actions/{name}", site.act, methods=["POST"]),
         Route("/", site.home),
         *(Route(path, site.page) for path in PAGES),
@@ -90,15 +130,19 @@ def _number(request: Request, name: str, default: int | None = None) -> int | No
     return int(text)
 
 
-def _limit(request: Request) -> int:
-    return min(max(_number(request, "limit", 50) or 1, 1), PAGE_LIMIT)
+def _limit(request: Request, default: int = 50, most: int = PAGE_LIMIT) -> int:
+    return min(max(_number(request, "limit", default) or 1, 1), most)
+
+
+def _seconds(request: Request, default: int) -> int:
+    return min(max(_number(request, "seconds", default) or default, 60), 400 * DAY)
 
 
 class Site:
     """Handlers. What reads the store does so on a thread."""
 
-    def __init__(self, app: App, authorize: Authorize, read_only: bool) -> None:
-        self.resources = Resources(app)
+    def __init__(self, app: App, authorize: Authorize, read_only: bool, redact: Redact | None) -> None:
+        self.resources = Resources(app, redact)
         self._app = app
         self._authorize = authorize
         self._read_only = read_only
@@ -108,7 +152,7 @@ class Site:
 
     def reading(self, ask: Ask) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            if not await may(self._authorize, request, "view"):
+            if await who_may(self._authorize, request, "view") is None:
                 return refused(
                     401, "this needs the monitor's token: open the address that `holdfast monitor` has printed"
                 )
@@ -116,8 +160,11 @@ class Site:
 
         return handle
 
-    def about(self) -> dict[str, Any]:
-        return {**self.resources.about(), "read_only": self._read_only}
+    async def about(self, request: Request) -> Response:
+        """What is looked at, and what whoever asks may do."""
+        may = [] if self._read_only else [n for n in NAMES if await who_may(self._authorize, request, n) is not None]
+        more = {"read_only": self._read_only, "may": may}
+        return await self.reading(lambda request: {**self.resources.about(), **more})(request)
 
     def runs(self, request: Request) -> dict[str, Any]:
         filter, after, limit = _filter(request), _number(request, "after"), _limit(request)
@@ -137,7 +184,27 @@ class Site:
         return ask
 
     def events(self, request: Request) -> dict[str, Any]:
-        return self.resources.events(_id(request), _number(request, "after", 0) or 0)
+        limit = _limit(request, EVENTS_PER_PAGE, EVENTS_LIMIT)
+        return self.resources.events(_id(request), _number(request, "after", 0) or 0, limit)
+
+    def stream(self, request: Request) -> dict[str, Any]:
+        return self.resources.stream(_id(request), _number(request, "after", 0) or 0, _limit(request))
+
+    def invocations(self, request: Request) -> dict[str, Any]:
+        run_id, after = request.query_params.get("workflow_id", ""), request.query_params.get("after")
+        return self.resources.invocations(_filter(request), run_id, after, _limit(request))
+
+    def invocation(self, request: Request) -> dict[str, Any]:
+        cmd = request.query_params.get("cmd", "")
+        if not cmd:
+            raise Refusal("cmd is missing: which step of the run?")
+        return self.resources.invocation(_id(request), cmd)
+
+    def workflow(self, request: Request) -> dict[str, Any]:
+        name = request.query_params.get("name", "")
+        if not name or "\0" in name:
+            raise Refusal("name is missing: which workflow?")
+        return self.resources.workflow(name)
 
     def reruns(self, request: Request) -> dict[str, Any]:
         return self.resources.fork_reruns(_id(request), _number(request, "at", 0) or 0)
@@ -151,7 +218,7 @@ class Site:
 
     async def changes(self, request: Request) -> Response:
         """Server-sent events: one each time that what is looked at has changed. It goes on after Last-Event-ID."""
-        if not await may(self._authorize, request, "view"):
+        if await who_may(self._authorize, request, "view") is None:
             return refused(401, "this needs the monitor's token")
         what = request.query_params.get("what", "runs")
         if what not in LISTS and not what.startswith("run:"):
@@ -171,27 +238,69 @@ class Site:
 
         return StreamingResponse(lines(), media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
+    async def metrics(self, request: Request) -> Response:
+        """What the store holds, for Prometheus; what workers do is told by their own."""
+        if await who_may(self._authorize, request, "view") is None:
+            return refused(401, "this needs the monitor's token, as `Authorization: Bearer`")
+        text = await run_in_threadpool(store_gauges(self._app.store).render)
+        return Response(text, media_type=CONTENT_TYPE)
+
     # -- acting
 
     async def act(self, request: Request) -> Response:
+        return await self._act(request, NAMES, carry_out)
+
+    async def act_on_many(self, request: Request) -> Response:
+        def carry(app: App, name: str, body: bytes, by: str) -> dict[str, Any]:
+            return carry_out_for_many(app, self.resources, name, body, by)
+
+        return await self._act(request, BULK, carry)
+
+    async def preview(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in NAMES:
-            return refused(404, f"there is no action {name!r}; known: {', '.join(NAMES)}")
+        if name not in BULK:
+            return refused(404, f"{name!r} can't be done to many runs; known: {', '.join(BULK)}")
+        return await self.reading(lambda request: preview(self.resources, name, _filter(request)))(request)
+
+    async def _act(
+        self, request: Request, known: Sequence[str], carry: Callable[[App, str, bytes, str], dict[str, Any]]
+    ) -> Response:
+        name = request.path_params["name"]
+        if name not in known:
+            return refused(404, f"there is no action {name!r}; known: {', '.join(known)}")
         forged = is_forged(request.headers, name)
         if forged:
             return refused(403, forged)
-        if not await may(self._authorize, request, name):
-            return refused(401, "this needs the monitor's token, or another one may do it")
+        by = await who_may(self._authorize, request, name)
+        if by is None:
+            looks = await who_may(self._authorize, request, "view") is not None
+            return refused(
+                403 if looks else 401, f"{name} needs a token of another role" if looks else "this needs a token"
+            )
         if self._read_only:
             return refused(403, "this monitor is read-only")
         try:
-            body = await _read_body(request)
+            body = await _read_body(request, BODY_LIMIT)
         except Refusal as error:
             return refused(413, str(error))
-        answer = await _answer(lambda: carry_out(self._app, name, body))
+        by = by or f"the monitor, from {request.client.host if request.client else 'somewhere'}"
+        answer = await _answer(lambda: carry(self._app, name, body, by[:200]))
         if answer.status_code == 200:
-            logger.info("%s by %s: %s", name, request.client.host if request.client else "somebody", body[:200])
+            logger.info("%s by %s: %s", name, by, body[:200])
         return answer
+
+    async def inspect(self, request: Request) -> Response:
+        """A run that somebody has exported. Nothing of it is kept."""
+        forged = is_forged(request.headers, "inspect")
+        if forged:
+            return refused(403, forged)
+        if await who_may(self._authorize, request, "view") is None:
+            return refused(401, "this needs the monitor's token")
+        try:
+            body = await _read_body(request, IMPORT_LIMIT)
+        except Refusal as error:
+            return refused(413, str(error))
+        return await _answer(lambda: self.resources.imported(body))
 
     # -- pages
 
@@ -200,23 +309,23 @@ class Site:
 
     async def page(self, request: Request) -> Response:
         """All pages are one file: what it shows is in its address."""
-        if not await may(self._authorize, request, "view"):
+        if await who_may(self._authorize, request, "view") is None:
             return HTMLResponse(LOCKED, 401)
         base = html.escape(request.scope.get("root_path", "") + "/", quote=True)
         text = (STATIC / "index.html").read_text().replace("{base}", base)
         return HTMLResponse(text)
 
 
-async def _read_body(request: Request) -> bytes:
-    body = b""
+async def _read_body(request: Request, limit: int) -> bytes:
+    body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > BODY_LIMIT:
-                raise Refusal(f"the body is longer than {BODY_LIMIT} bytes")
+            if len(body) > limit:
+                raise Refusal(f"the body is longer than {limit} bytes")
     except ClientDisconnect:
         raise Refusal("the body was cut off") from None
-    return body
+    return bytes(body)
 
 
 async def _answer(ask: Callable[[], Any]) -> Response:

@@ -33,6 +33,7 @@ class Serving(uvicorn.Server):
             raise ArgumentError(
                 f"can't listen at {host}, port {port}; choose another port, or end who has it"
             ) from None
+        self.socket.listen(128)  # whoever reads the address may come before the server has begun
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self.socket.getsockname()[1]}{way_in}"
 
@@ -45,7 +46,16 @@ class Serving(uvicorn.Server):
 
 
 def serving(
-    app: App, host: str, port: int, *, token: str | None, no_token: bool = False, read_only: bool, base_path: str
+    app: App,
+    host: str,
+    port: int,
+    *,
+    token: str | None,
+    operator_token: str | None = None,
+    viewer_token: str | None = None,
+    no_token: bool = False,
+    read_only: bool = False,
+    base_path: str = "",
 ) -> Serving:
     """Listens already, and serves once it is told to. Without a token there is a new one, unless nobody needs any:
     that is for this machine alone."""
@@ -55,7 +65,9 @@ def serving(
         inside = monitor(app, authorize=from_this_machine, read_only=read_only)
     else:
         token = token or secrets.token_urlsafe(24)
-        inside = monitor(app, token=token, read_only=read_only)
+        inside = monitor(
+            app, token=token, operator_token=operator_token, viewer_token=viewer_token, read_only=read_only
+        )
     base = "/" + base_path.strip("/") if base_path.strip("/") else ""
     web = Starlette(routes=[Mount(base, inside)]) if base else inside
     _ = app.store  # one that can't be reached says so now

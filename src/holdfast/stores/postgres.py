@@ -35,18 +35,28 @@ from holdfast.errors import (
 from holdfast.ports import (
     Change,
     Claimed,
+    ClaimedAttempt,
     Clock,
     Committed,
+    EndedAttempt,
     Message,
     NewRun,
     RunRow,
     Subscription,
     WorkerRow,
 )
-from holdfast.stores.arrays import adapt
+from holdfast.stores.arrays import Texts, adapt
 from holdfast.stores.postgres_life import LifeLock, ServerClock
-from holdfast.stores.postgres_sql import POSTGRES, children_of, commit_of, creation_of, goes_alone, messages_of
-from holdfast.stores.shared import SqlStore
+from holdfast.stores.postgres_sql import (
+    POSTGRES,
+    children_of,
+    commit_of,
+    creation_of,
+    ends_of,
+    goes_alone,
+    messages_of,
+)
+from holdfast.stores.shared import CLOCK_RESERVE, SqlStore
 
 POOL = 10
 PATIENCE = 10.0
@@ -66,6 +76,7 @@ class PostgresStore(SqlStore):
     before a free lock means a dead worker: tests say both."""
 
     dialect = POSTGRES
+    conflict = _Conflict
 
     def __init__(
         self, app: str, url: str, clock: Clock, *, server_time: bool = True, judge_after: float | None = None
@@ -159,11 +170,31 @@ class PostgresStore(SqlStore):
     def write(self, name: str, lasting: bool = True) -> Iterator[Any]:
         """A transaction. Failpoints stand before and after its commit. All of them last: other than with a file, workers
         outlive the server, and what they believe to have claimed has to be theirs after its restart."""
+        if name != "migrate":
+            self._look_ahead()
         with self._errors(), self._borrow() as connection:
-            with connection.transaction():
-                yield _Db(connection)
-                failpoints.hit(f"{name}.before_commit")
+            try:
+                with connection.transaction():
+                    yield _Db(connection)
+                    failpoints.hit(f"{name}.before_commit")
+            except BaseException:
+                self._clock_limit = 0  # what it says may not have been written
+                raise
             failpoints.hit(f"{name}.after_commit")
+
+    def _look_ahead(self, count: int = 0) -> None:
+        """Write down how far the logical clock may count, if it is near what was written. Outside of transactions: all
+        processes write the same row, and whoever had it locked would keep the others waiting."""
+        if self.logical_clock.value + count + CLOCK_RESERVE // 2 > self._clock_limit:
+            with self.read() as db:
+                if not self._clock_limit:
+                    self._resume_clock(db)
+                self._reserve_clock(db, self.logical_clock.value + count)
+
+    def _stamp_apart(self, count: int) -> int:
+        """Numbers for what is written in one statement."""
+        self._look_ahead(count)
+        return self.logical_clock.forward(count + 1) - count + 1
 
     def close(self) -> None:
         self._is_closed = True
@@ -210,7 +241,7 @@ class PostgresStore(SqlStore):
         failpoints.hit("beat.before_commit")
         with self._errors():
             before = self._server_clock.local.now() if self._server_clock else 0
-            found = lock.execute(self._q["beat"], {"until": self.now() + lease, "worker": worker_id})
+            found = lock.execute(self._q["beat"], self._sign_of_life(worker_id, lease))
             if self._server_clock and found:
                 self._server_clock.set(before, found[0], self._server_clock.local.now())
         failpoints.hit("beat.after_commit")
@@ -233,16 +264,23 @@ class PostgresStore(SqlStore):
         if replace or run.messages:
             return super().create(run, replace)
         while True:
+            clock = self._stamp_apart(len(run.records))
             failpoints.hit("create.before_commit")
             with self._errors(), self._borrow() as connection:
-                run.no = connection.execute(*creation_of(self.app, run)).fetchone()[0]  # type: ignore[index]
+                run.no = connection.execute(*creation_of(self.app, run, clock)).fetchone()[0]  # type: ignore[index]
             failpoints.hit("create.after_commit")
             taken = None if run.no is not None else self.get(run.id)
             if run.no is not None or taken is not None:
                 return taken
 
+    def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
+        fresh = dict(db.execute(*children_of(self.app, runs)).fetchall()) if runs else {}
+        for run in runs:
+            run.no = fresh.pop(run.id, None)
+
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
-        batch = commit_of(self.app, worker_id, changes, self.now())
+        numbers = sum(len(change.records) for change in changes) + 1  # one for all messages
+        batch = commit_of(self.app, worker_id, changes, self.now(), self._stamp_apart(numbers))
 
         def write(db: Any) -> bool:
             counts = dict(zip(batch.names, db.execute(batch.sql, batch.parameters).fetchone(), strict=True))
@@ -288,7 +326,31 @@ class PostgresStore(SqlStore):
                     messages.append(run.if_taken)
             messages += [message for message in change.messages if not goes_alone(message)]
         if messages:
-            db.execute(*messages_of(self.app, messages, self.now()))
+            db.execute(*messages_of(self.app, messages, self.now(), self._stamp(db, 1)))
+
+    def claim_attempts(
+        self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
+    ) -> list[ClaimedAttempt]:
+        parameters = {
+            "worker": worker_id, "app": self.app, "now": self.now(), "limit": limit, "queues": Texts(queues),
+            "steps": Texts(steps),
+        }  # fmt: skip
+        failpoints.hit("claim_attempts.before_commit")
+        with self.read() as db:
+            rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
+        failpoints.hit("claim_attempts.after_commit")
+        if not rows[0][0]:
+            raise Fenced(worker_id)
+        self._heard(row[3] for row in rows)
+        return [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
+
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+        clock = self._stamp_apart(1)
+        failpoints.hit("end_attempts.before_commit")
+        with self.read() as db:
+            done = {token for (token,) in db.execute(*ends_of(worker_id, ended, self.now(), clock))}
+        failpoints.hit("end_attempts.after_commit")
+        return done
 
     def settle(self, worker_id: str) -> None:
         with self.read() as db:
@@ -375,7 +437,8 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in (
-    "register", "learn", "unregister", "bury", "create", "commit", "post", "delete", "collect", "set_aside",
-    "save_schedules", "emit", "deliver",
+    "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
+    "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt",
+    "end_attempts", "release_attempts", "report_attempts",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

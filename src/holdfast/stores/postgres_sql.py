@@ -1,24 +1,27 @@
 """PostgreSQL's dialect, and what it can do in one statement: a whole commit.
 
-Order of locks, for everybody: the own worker's row, runs by number, then inserts in the order of their keys. Within one
-statement the parts are carried out in the order in which its last line asks for them.
+Order of locks, for everybody: the own worker's row, runs by number, attempts by token, then inserts in the order of their
+keys. Within one statement the parts are carried out in the order in which its last line asks for them.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.ports import Change, Emission, Message, NewRun
+from holdfast.ports import Change, Emission, EndedAttempt, Message, NewRun
 from holdfast.stores.arrays import Blobs, Numbers, Texts, array
+from holdfast.stores.attempts import ATTEMPT, attempts_in
 from holdfast.stores.dialect import Dialect, Row, Statement
-from holdfast.stores.queries import VALUE_LIMIT
+from holdfast.stores.search import VALUE_LIMIT
 from holdfast.stores.shared import HISTORY, last_time, updates_of
 
 NUMBERS = {
     "no", "run", "seq", "cause", "attempt", "ts", "held", "wake_at", "losses", "base_seq", "end_seq", "priority", "durable",
     "created_at", "started_at", "finished_at", "expires_at", "control", "late", "quiet", "nth",
+    "number", "not_before", "clock",
 }  # fmt: skip
 BLOBS = {"payload", "options", "fingerprint", "body"}
 NEW_RUN = (
@@ -109,8 +112,9 @@ class Batch:
         return [name for name, _ in self._parts]
 
 
-def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> Batch:
-    """What a commit writes, apart from children, signals and streams. Each part reads the fence, so that nothing happens
+def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int, clock: int) -> Batch:
+    """What a commit writes, apart from children, signals and streams. `clock` is the number of its first event; messages
+    have the one after its last. Each part reads the fence, so that nothing happens
     if the worker's row is gone, and nothing is locked before it."""
     batch = Batch()
     batch.add(
@@ -127,9 +131,11 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> 
             "consumed", "DELETE FROM inbox USING fence WHERE id = ANY(%(consumed)b::bigint[]) RETURNING 1",
             {"consumed": Numbers(consumed)},
         )  # fmt: skip
+    _attempts(batch, app, changes, clock + sum(len(change.records) for change in changes))
     _attributes(batch, changes)
+    numbers = itertools.count(clock)
     history = [
-        (change.no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload)
+        (change.no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload, next(numbers))
         for change in changes
         for r in change.records
     ]
@@ -138,7 +144,7 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int) -> 
     if not any(change.children for change in changes):
         statuses = [(change.no, str(change.columns["status"])) for change in changes if "status" in change.columns]
         together = [message for change in changes for message in change.messages if not goes_alone(message)]
-        _messages(batch, together, statuses)
+        _messages(batch, together, next(numbers), statuses)
     _news(batch, [emission for change in changes for emission in change.news])
     return batch
 
@@ -151,11 +157,11 @@ def goes_alone(message: Message) -> bool:
     )  # fmt: skip
 
 
-def messages_of(app: str, messages: Sequence[Message], now: int) -> Statement:
+def messages_of(app: str, messages: Sequence[Message], now: int, clock: int) -> Statement:
     """Messages that go on their own, once their runs are there."""
     batch = Batch()
     batch.add("fence", "SELECT 1", {"app": app, "now": now})
-    _messages(batch, messages)
+    _messages(batch, messages, clock)
     return batch.sql, batch.parameters
 
 
@@ -174,12 +180,15 @@ def children_of(app: str, children: Sequence[NewRun]) -> Statement:
     )
 
 
-def creation_of(app: str, run: NewRun) -> Statement:
-    """A run with its history, nothing if its id is taken; its number."""
+def creation_of(app: str, run: NewRun, clock: int) -> Statement:
+    """A run with its history, nothing if its id is taken; its number. `clock` is the number of its first event."""
     batch = Batch()
     sql, parameters = children_of(app, [run])
     batch.add("new", sql, parameters)
-    records = [(r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload) for r in run.records]
+    records = [
+        (r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload, clock + i)
+        for i, r in enumerate(run.records)
+    ]
     if records:
         source, parameters = table_of(HISTORY[1:], records, "record")
         sql = f"INSERT INTO history ({', '.join(HISTORY)}) SELECT new.no, v.* FROM new, {source} RETURNING 1"
@@ -194,21 +203,56 @@ def creation_of(app: str, run: NewRun) -> Statement:
     return batch.sql.replace("(SELECT count(*) FROM new)", "(SELECT max(no) FROM new)"), batch.parameters
 
 
-def _messages(batch: Batch, messages: Sequence[Message], statuses: Sequence[Row] = ()) -> None:
+def _messages(batch: Batch, messages: Sequence[Message], clock: int, statuses: Sequence[Row] = ()) -> None:
     """`statuses` are those that runs get in the same statement, which doesn't see them."""
     if messages:
         rows = [(m.run_id, m.kind, int(m.control), int(m.late), m.dedupe, m.body, i) for i, m in enumerate(messages)]
         source, parameters = table_of(MESSAGE, rows, "message")
         sql = (
-            "INSERT INTO inbox (run, kind, control, dedupe, body, ts) "
-            f"SELECT r.no, v.kind, v.control, v.dedupe, v.body, %(now)s FROM fence, {source} "
+            "INSERT INTO inbox (run, kind, control, dedupe, body, ts, clock) "
+            f"SELECT r.no, v.kind, v.control, v.dedupe, v.body, %(now)s, %(clock)s FROM fence, {source} "
             "JOIN runs r ON r.app = %(app)s AND r.id = v.to_run "
             "LEFT JOIN unnest(%(changed)b::bigint[], %(changed_to)b::text[]) AS c(no, status) ON c.no = r.no "
             "WHERE v.late = 1 OR coalesce(c.status, r.status) NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED') "
             "ORDER BY r.no, v.dedupe NULLS FIRST, v.nth ON CONFLICT DO NOTHING RETURNING 1"
         )
-        parameters |= {"changed": Numbers(no for no, _ in statuses), "changed_to": Texts(to for _, to in statuses)}
+        parameters |= {
+            "clock": clock, "changed": Numbers(no for no, _ in statuses), "changed_to": Texts(to for _, to in statuses)
+        }  # fmt: skip
         batch.add("messages", sql, parameters)
+
+
+def _attempts(batch: Batch, app: str, changes: Sequence[Change], clock: int) -> None:
+    """Attempts that are not wanted any more, and new ones."""
+    dropped = sorted(token for change in changes for token in change.dropped_attempts)
+    withdrawn = sorted(token for change in changes for token in change.withdrawn_attempts)
+    for name, tokens, condition in (("ended", dropped, ""), ("unasked", withdrawn, "a.worker IS NULL AND ")):
+        if tokens:
+            sql = (
+                f"DELETE FROM attempts a USING fence WHERE {condition}a.token IN (SELECT token FROM attempts "
+                f"WHERE token = ANY(%({name})b::text[]) ORDER BY token FOR UPDATE) RETURNING 1"
+            )
+            batch.add(name, sql, {name: Texts(tokens)})
+    for sql, parameters in _insert("attempts", ATTEMPT, sorted(attempts_in(app, changes, clock))):
+        batch.add("asked", f"{sql}, fence RETURNING 1", parameters)
+
+
+def ends_of(worker_id: str, ended: Sequence[EndedAttempt], now: int, clock: int) -> Statement:
+    """Outcomes of attempts into the inboxes of their runs; the tokens of those that were still the worker's."""
+    rows = [(one.token, one.message.kind, one.message.dedupe, one.message.body) for one in ended]
+    source, parameters = table_of(("token", "kind", "dedupe", "body"), sorted(rows, key=lambda row: row[0]), "ended")
+    return (
+        f"WITH v AS MATERIALIZED (SELECT v.* FROM {source}), "
+        "mine AS MATERIALIZED (SELECT a.token FROM attempts a WHERE a.token IN (SELECT v.token FROM v) "
+        "AND a.worker = %(worker)s ORDER BY a.token FOR UPDATE), "
+        "gone AS (DELETE FROM attempts a USING mine WHERE a.token = mine.token RETURNING a.token, a.run), "
+        "told AS (INSERT INTO inbox (run, kind, control, dedupe, body, ts, clock) "
+        "SELECT r.no, v.kind, 0, v.dedupe, v.body, %(now)s, %(clock)s FROM gone JOIN v ON v.token = gone.token "
+        "JOIN runs r ON r.no = gone.run WHERE r.status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED') "
+        "ORDER BY r.no, v.dedupe NULLS FIRST ON CONFLICT DO NOTHING RETURNING 1) "
+        "SELECT token FROM gone",
+        {"worker": worker_id, "now": now, "clock": clock, **parameters},
+    )
 
 
 def _attributes(batch: Batch, changes: Sequence[Change]) -> None:

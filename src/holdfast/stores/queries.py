@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import resources
@@ -13,10 +13,22 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.codec.ordering import EXACT, LAST_CHARACTER, order_key
 from holdfast.errors import EncodeError
-from holdfast.ports import Clock, DomainEventRow, RunQuery, RunRow, ScheduleRow, Status, StreamRow, WorkerRow
+from holdfast.ports import (
+    AttemptRow,
+    Clock,
+    DomainEventRow,
+    QueueRow,
+    RunQuery,
+    RunRow,
+    ScheduleRow,
+    Status,
+    StreamRow,
+    WorkerRow,
+)
 from holdfast.stores.dialect import Dialect
+from holdfast.stores.search import LAST_NUMBER, Search
+from holdfast.telemetry.clock import LamportClock, is_clock
 
 COLUMNS = (
     "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
@@ -24,12 +36,13 @@ COLUMNS = (
     "fingerprint", "created_at", "started_at", "finished_at", "expires_at",
 )  # fmt: skip
 EVENT_COLUMNS = ("no", "app", "id", "name", "key", "payload", "correlation", "run_id", "cmd", "quiet", "ts")
+ATTEMPT_COLUMNS = ("token", "run", "cmd", "step", "number", "queue", "not_before", "worker", "claimed_at")
 IS_ACTIVE = "EXISTS (SELECT 1 FROM runs r WHERE r.app = s.app AND r.id = s.active AND r.finished_at IS NULL)"
 SCHEDULE = (
     "s.name, s.workflow, s.spec, s.declared, s.paused, s.reason, s.next_at, s.last_at, s.active, {is_active}, s.queued, "
     "s.revision"
 )
-VALUE_LIMIT = 200
+SHARED = ("queries.sql", "domain_events.sql", "attempts.sql", "telemetry.sql")
 Item = TypeVar("Item", bound=str | int)
 
 
@@ -65,10 +78,11 @@ def damage_of(**columns: tuple[Any, type[str] | type[int]]) -> str:
 def read_queries(dialect: Dialect) -> dict[str, str]:
     """All queries by name, in the words of one database."""
     folder = resources.files("holdfast.stores").joinpath("sql")
-    text = "".join(folder.joinpath(name).read_text() for name in ("queries.sql", "domain_events.sql", *dialect.files))
+    text = "".join(folder.joinpath(name).read_text() for name in (*SHARED, *dialect.files))
     text = text.replace("{columns}", ", ".join(COLUMNS))
     text = text.replace("{schedule}", SCHEDULE).replace("{is_active}", IS_ACTIVE)
     text = text.replace("{event}", ", ".join(f"e.{name}" for name in EVENT_COLUMNS))
+    text = text.replace("{attempt}", ", ".join(f"a.{name}" for name in ATTEMPT_COLUMNS))
     blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.M)[1:]
     texts = (re.sub(r"^--.*\n", "", block, flags=re.M).strip().rstrip("; ") for block in blocks[1::2])
     return {name: dialect.render(query) for name, query in zip(blocks[::2], texts, strict=True)}
@@ -83,6 +97,10 @@ class SqlQuery(abc.ABC):
     dialect: Dialect
     _q: dict[str, str]
     _secret: bytes = b""
+
+    @property
+    @abc.abstractmethod
+    def logical_clock(self) -> LamportClock: ...
 
     @abc.abstractmethod
     def read(self) -> AbstractContextManager[Any]:
@@ -100,11 +118,13 @@ class SqlQuery(abc.ABC):
     def workers(self) -> list[WorkerRow]:
         with self.read() as db:
             rows = db.execute(self._q["select_workers"], {"app": self.app}).fetchall()
+        self._heard(row[13] for row in rows)
         return [
             WorkerRow(
                 id=r[0], app=r[1], host=r[2], pid=r[3], build=r[4], names=list_in(r[5], str), address=r[6],
-                started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str),
-                damage=damage_of(names=(r[5], str), schedules=(r[9], str)),
+                started_at=r[7], lease_until=r[8], schedules=list_in(r[9], str), kind=r[10], queues=list_in(r[11], str),
+                steps=list_in(r[12], str), clock=r[13],
+                damage=damage_of(names=(r[5], str), schedules=(r[9], str), queues=(r[11], str), steps=(r[12], str)),
             )
             for r in rows
         ]  # fmt: skip
@@ -121,97 +141,68 @@ class SqlQuery(abc.ABC):
         return self._row(row) if row is not None else None
 
     def runs(self, query: RunQuery) -> list[RunRow]:
-        where, parameters = self._conditions(query)
-        sql = f"SELECT {', '.join(COLUMNS)} FROM runs WHERE {where} ORDER BY no DESC LIMIT :limit"
         with self.read() as db:
-            return [self._row(row) for row in db.execute(self.dialect.render(sql), parameters)]
+            search = self._search(db, query)
+            sql = search.statement(", ".join(COLUMNS))
+            return [self._row(row) for row in db.execute(self.dialect.render(sql), search.parameters)]
 
     def counts(self, query: RunQuery, most: int) -> dict[str, int]:
         wanted = list(query.statuses or Status)
         only = RunQuery(statuses=query.statuses, after=query.after, limit=query.limit)
-        where, parameters = self._conditions(replace(query, statuses=(), after=None, limit=most))
-        if query == only:
-            # By the index on statuses, one at a time.
-            each = (
-                "SELECT CAST(:s{0} AS TEXT), count(*) FROM "
-                "(SELECT 1 FROM runs WHERE app = :app AND status = :s{0} LIMIT :limit) c{0}"
-            )
-            sql = " UNION ALL ".join(each.format(i) for i in range(len(wanted)))
-            parameters |= {f"s{i}": str(status) for i, status in enumerate(wanted)}
-        else:
-            inside = f"SELECT status FROM runs WHERE {where} ORDER BY no DESC LIMIT :limit"
-            sql = f"SELECT status, count(*) FROM ({inside}) newest GROUP BY status"
         with self.read() as db:
+            if query == only:
+                # By the index on statuses, one at a time.
+                each = (
+                    "SELECT CAST(:s{0} AS TEXT), count(*) FROM "
+                    "(SELECT 1 FROM runs WHERE app = :app AND status = :s{0} LIMIT :limit) c{0}"
+                )
+                sql = " UNION ALL ".join(each.format(i) for i in range(len(wanted)))
+                named = {f"s{i}": str(status) for i, status in enumerate(wanted)}
+                parameters: dict[str, Any] = {"app": self.app, "limit": most, **named}
+            else:
+                search = self._search(db, replace(query, after=None, limit=most))
+                inside = search.statement("no, status", spread=True)
+                sql, parameters = f"SELECT status, count(*) FROM ({inside}) newest GROUP BY status", search.parameters
             found = dict(db.execute(self.dialect.render(sql), parameters).fetchall())
         return {str(status): found.get(status, 0) for status in wanted}
 
-    def _conditions(self, query: RunQuery) -> tuple[str, dict[str, Any]]:
-        """What a query asks for, as the text of a WHERE and its parameters."""
-        is_prefix = query.workflow is not None and query.workflow.endswith("*")
-        narrow = (query.statuses, query.parent, query.prefix, query.owner, query.workflow if not is_prefix else None)
-        # By number, the newest first, unless an index leads to few of them or has them in that order: SQLite would
-        # rather sort all runs of the app.
-        app = "app = :app" if any(narrow) else "{unindexed}app = :app"
-        where, parameters = [app], {"app": self.app, "limit": query.limit}
-
-        def add(condition: str, **values: Any) -> None:
-            where.append(condition)
-            parameters.update(values)
-
-        for text, value in (
-            ("parent_id = :parent", query.parent),
-            ("created_at >= :since", query.since),
-            ("created_at < :until", query.until),
-            ("owner = :owner", query.owner),
-            ("no < :after", query.after),
-        ):
-            if value is not None:
-                add(text, **{text.rpartition(":")[2]: value})
-        if query.workflow is not None and is_prefix:
-            begins = query.workflow[:-1]
-            name = "{unindexed}workflow"
-            add(f"{name} >= :begins AND {name} < :ends", begins=begins, ends=begins + LAST_CHARACTER)
-        elif query.workflow is not None:
-            add("workflow = :workflow", workflow=query.workflow)
-        if query.prefix:
-            add("id >= :prefix AND id < :beyond", prefix=query.prefix, beyond=query.prefix + LAST_CHARACTER)
-        if query.statuses:
-            add("status {among statuses}", statuses=self.dialect.array(str(status) for status in query.statuses))
-        if query.schedule is not None:
-            add(
-                "no IN (SELECT run FROM attributes WHERE key = 'schedule' AND value = :schedule)",
-                schedule=query.schedule,
-            )
-        for i, (key, value) in enumerate(query.data.items()):
-            order = order_key(value.encode())
-            exactly = "" if order[0] in EXACT and len(order) < VALUE_LIMIT else f" AND body = :body{i}"
-            add(
-                # Older versions wrote the encoded value itself.
-                f"no IN (SELECT run FROM attributes WHERE key = :key{i} AND value = :order{i}{exactly} UNION ALL "
-                f"SELECT run FROM attributes WHERE key = :key{i} AND value = :value{i} AND body = :body{i})",
-                **{
-                    f"key{i}": f"data.{key}", f"value{i}": value[:VALUE_LIMIT], f"body{i}": value.encode(),
-                    f"order{i}": order[:VALUE_LIMIT],
-                },
-            )  # fmt: skip
-        for i, span in enumerate(query.spans):
-            parts = []
-            for j, one in enumerate((span, *span.others)):
-                low, high = (">" if one.above else ">="), ("<=" if one.upto else "<")
-                parts.append(
-                    f"SELECT run FROM attributes WHERE key = :span{i} AND value {low} :low{i}_{j} AND value {high} :high{i}_{j}"
-                )
-                parameters |= {f"low{i}_{j}": one.low[:VALUE_LIMIT], f"high{i}_{j}": one.high[: VALUE_LIMIT + 1]}
-            add(f"no IN ({' UNION ALL '.join(parts)})", **{f"span{i}": f"data.{span.key}"})
-        return " AND ".join(where), parameters
-
-    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = ()) -> list[bytes]:
+    def counts_over_time(self, query: RunQuery, width: int, most: int) -> list[tuple[int, str, int]]:
         with self.read() as db:
-            parameters = {"no": self._number(db, run_id), "after": after}
+            search = self._search(db, replace(query, after=None, limit=most))
+            inside = search.statement("no, created_at, status", spread=True)
+            sql = (
+                "SELECT created_at / :width * :width AS at, status, count(*) "
+                f"FROM ({inside}) newest GROUP BY at, status ORDER BY at"
+            )
+            rows = db.execute(self.dialect.render(sql), {**search.parameters, "width": width}).fetchall()
+        return [(at, status, count) for at, status, count in rows]
+
+    def histories(self, numbers: Sequence[int], kinds: Sequence[str] = ()) -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {no: [] for no in numbers}
+        parameters = {"nos": self.dialect.array(numbers), "kinds": self.dialect.array(kinds)}
+        with self.read() as db:
+            for run, payload in db.execute(self._q["histories" if not kinds else "histories_of_kinds"], parameters):
+                found[run].append(payload)
+        return found
+
+    def _search(self, db: Any, query: RunQuery) -> Search:
+        def ask(sql: str, parameters: dict[str, Any]) -> list[Any]:
+            return [row[0] for row in db.execute(self._q.get(sql) or self.dialect.render(sql), parameters)]
+
+        return Search(self.app, query, ask)
+
+    def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
+        with self.read() as db:
+            last = LAST_NUMBER if until is None else until
+            parameters = {"no": self._number(db, run_id), "after": after, "until": last}
             if not kinds:
                 return [row[0] for row in db.execute(self._q["payloads"], parameters)]
             parameters["kinds"] = self.dialect.array(kinds)
             return [row[0] for row in db.execute(self._q["payloads_of_kinds"], parameters)]
+
+    def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
+        with self.read() as db:
+            return dict(db.execute(self._q["clocks"], {"no": self._number(db, run_id), "after": after}).fetchall())
 
     def data(self, run_id: str) -> dict[str, bytes]:
         with self.read() as db:
@@ -240,6 +231,16 @@ class SqlQuery(abc.ABC):
         with self.read() as db:
             rows = db.execute(self._q["find_hook"], {"value": key, "app": self.app}).fetchall()
         return [(run_id, name) for run_id, names in rows for name in list_in(names, str)]
+
+    def attempts(self, run_id: str) -> list[AttemptRow]:
+        with self.read() as db:
+            nos = self.dialect.array([self._number(db, run_id)])
+            return [self._attempt(row) for row in db.execute(self._q["attempts_of_runs"], {"nos": nos})]
+
+    def queues(self) -> list[QueueRow]:
+        with self.read() as db:
+            rows = db.execute(self._q["queues"], {"app": self.app}).fetchall()
+        return [QueueRow(queue=r[0], waiting=int(r[1]), since=r[2], claimed=int(r[3])) for r in rows]
 
     # -- schedules
 
@@ -276,6 +277,12 @@ class SqlQuery(abc.ABC):
 
     # -- rows
 
+    def _heard(self, clocks: Iterable[Any]) -> None:
+        """What others have written was read: the logical clock goes past theirs."""
+        highest = max((clock for clock in clocks if is_clock(clock)), default=0)
+        if highest > self.logical_clock.value:
+            self.logical_clock.adjust(highest)
+
     def _number(self, db: Any, run_id: str) -> int:
         found = db.execute(self._q["run_number"], {"app": self.app, "id": run_id}).fetchone()
         return found[0] if found else -1
@@ -283,6 +290,14 @@ class SqlQuery(abc.ABC):
     @staticmethod
     def _row(values: Sequence[Any]) -> RunRow:
         return RunRow(**dict(zip(COLUMNS, values, strict=True)))
+
+    @staticmethod
+    def _attempt(values: Sequence[Any]) -> AttemptRow:
+        token, run, cmd, step, number, queue, due, worker, claimed_at = values
+        return AttemptRow(
+            token=token, run_no=run, cmd=cmd, step=step, number=number, queue=queue, due=due, worker=worker,
+            claimed_at=claimed_at,
+        )  # fmt: skip
 
     @staticmethod
     def _event(values: Sequence[Any]) -> DomainEventRow:

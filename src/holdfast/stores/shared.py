@@ -6,6 +6,7 @@ A backend adds connections, transactions, error texts and life locks, and nothin
 from __future__ import annotations
 
 import abc
+import itertools
 import json
 import re
 import secrets
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import astuple
 
-from holdfast.errors import Fenced, StoreSchemaError
+from holdfast.errors import Fenced, StoreBusyError, StoreSchemaError
 from holdfast.ports import (
     AHEAD,
     FINAL,
@@ -24,6 +25,7 @@ from holdfast.ports import (
     Claimed,
     Clock,
     Collected,
+    Collision,
     Committed,
     Emission,
     Farewell,
@@ -39,15 +41,21 @@ from holdfast.ports import (
     Subscription,
     WorkerRow,
 )
+from holdfast.stores.attempts import AttemptTables
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
-from holdfast.stores.queries import VALUE_LIMIT, read_queries, refuse_nul
+from holdfast.stores.queries import read_queries, refuse_nul
+from holdfast.stores.search import VALUE_LIMIT
+from holdfast.stores.telemetry import TelemetryTables
+from holdfast.telemetry.clock import LamportClock, is_clock
 
-HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload")
+HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload", "clock")
 PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
+CLOCK_RESERVE = 10_000
+"""How far a process may count before it writes down how far it may have counted."""
 
 
 def migrations(dialect: Dialect = SQLITE) -> list[tuple[int, str]]:
@@ -65,18 +73,30 @@ class LifeLockLike(Protocol):
     def clear(self) -> None: ...
 
 
-class SqlStore(EventTables):
+class SqlStore(AttemptTables, EventTables, TelemetryTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
+    conflict: type[StoreBusyError] = StoreBusyError
 
     def __init__(self, app: str, url: str, clock: Clock) -> None:
         self.app = app
         self.url = url
         self.clock = clock
+        self._logical_clock = LamportClock()
+        self._clock_limit = 0  # up to here the logical clock is written down; 0: nobody has looked yet
         self._q = read_queries(self.dialect)
         self._alive_here: dict[str, LifeLockLike | None] = {}
         self._migrate()
+
+    @property
+    def logical_clock(self) -> LamportClock:
+        """That of this process, which goes on from where anybody's has been in this store once it is needed."""
+        return self._logical_clock
+
+    @logical_clock.setter
+    def logical_clock(self, clock: LamportClock) -> None:
+        self._logical_clock, self._clock_limit = clock, 0
 
     # -- what a backend gives
 
@@ -150,7 +170,8 @@ class SqlStore(EventTables):
                         "id": worker.id, "app": worker.app, "host": worker.host, "pid": worker.pid,
                         "build": worker.build, "names": json.dumps(worker.names),
                         "schedules": json.dumps(worker.schedules), "address": worker.address, "started_at": now,
-                        "lease_until": now + lease,
+                        "lease_until": now + lease, "kind": worker.kind, "queues": json.dumps(worker.queues),
+                        "steps": json.dumps(worker.steps), "clock": self._stamp(db, 1),
                     },
                 )  # fmt: skip
                 self._welcome(db, worker, subscriptions)
@@ -168,7 +189,8 @@ class SqlStore(EventTables):
     def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
         with self.write("learn") as db:
             parameters = {
-                "worker": worker.id, "names": json.dumps(worker.names), "schedules": json.dumps(worker.schedules)
+                "worker": worker.id, "names": json.dumps(worker.names), "schedules": json.dumps(worker.schedules),
+                "queues": json.dumps(worker.queues), "steps": json.dumps(worker.steps),
             }  # fmt: skip
             if not db.execute(self._q["learn"], parameters).rowcount:
                 raise Fenced(worker.id)
@@ -183,8 +205,11 @@ class SqlStore(EventTables):
 
     def beat(self, worker_id: str, lease: int) -> bool:
         with self.write("beat", lasting=False) as db:
-            cursor = db.execute(self._q["beat"], {"until": self.now() + lease, "worker": worker_id})
+            cursor = db.execute(self._q["beat"], self._sign_of_life(worker_id, lease))
             return bool(cursor.rowcount)
+
+    def _sign_of_life(self, worker_id: str, lease: int) -> dict[str, Any]:
+        return {"until": self.now() + lease, "worker": worker_id, "clock": self.logical_clock.value}
 
     def unregister(self, worker_id: str) -> None:
         with self.write("unregister") as db:
@@ -256,7 +281,58 @@ class SqlStore(EventTables):
                 self._delete(db, taken.no)
             return None
 
+    def create_all(self, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        with self.write("create") as db:
+            self._insert_rows(db, runs)
+            taken = self._taken(db, runs, collision)
+            new = [(run.no, run) for run in runs if run.no is not None]
+            self._insert_records(db, [(no, run.records) for no, run in new])
+            for no, run in new:
+                self._insert_parts(db, no, run)
+            return taken
+
+    def put_off(self, no: int, run: NewRun) -> bool:
+        with self.write("put_off") as db:
+            parameters = {"no": no, "app": self.app, "wake_at": last_time(run.wake_at), "fingerprint": run.fingerprint}
+            if not db.execute(self._q["put_off"], parameters).rowcount:
+                return False
+            db.execute(self._q["delete_parts"].replace("{table}", "history"), {"nos": self.dialect.array([no])})
+            self._insert_records(db, [(no, run.records)])
+            return True
+
+    def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
+        for run in runs:
+            self._insert_row(db, run)
+
+    def _taken(self, db: Any, runs: Sequence[NewRun], collision: Collision) -> list[RunRow | None]:
+        """The runs that have the ids of those that were not created."""
+        found: list[RunRow | None] = []
+        for run in runs:
+            row = None
+            if run.no is None:
+                values = db.execute(self._q["select_run"], {"app": self.app, "id": run.id}).fetchone()
+                if values is None:
+                    raise self.conflict(f"run {run.id!r} was deleted just now; start again what was to have its id")
+                row = self._row(values)
+                collision(run, row)
+            found.append(row)
+        return found
+
     def _insert_run(self, db: Any, run: NewRun) -> int | None:
+        no = self._insert_row(db, run)
+        if no is None:
+            return None
+        self._insert_records(db, [(no, run.records)])
+        self._insert_parts(db, no, run)
+        return no
+
+    def _insert_parts(self, db: Any, no: int, run: NewRun) -> None:
+        for key, value, body in run.attributes:
+            self._set_attribute(db, no, key, value, body)
+        for message in run.messages:
+            self._insert_message(db, message)
+
+    def _insert_row(self, db: Any, run: NewRun) -> int | None:
         refuse_nul(run.id, run.workflow)
         found = db.execute(
             self._q["insert_run"],
@@ -268,36 +344,51 @@ class SqlStore(EventTables):
                 "fingerprint": run.fingerprint, "base_seq": run.base_seq, "created_at": run.created_at,
             },
         ).fetchone()  # fmt: skip
-        if found is None:
-            return None
-        no = run.no = int(found[0])
-        self._insert_records(db, [(no, run.records)])
-        for key, value, body in run.attributes:
-            self._set_attribute(db, no, key, value, body)
-        for message in run.messages:
-            self._insert_message(db, message)
-        return no
+        run.no = None if found is None else int(found[0])
+        return run.no
 
     def _set_attribute(self, db: Any, no: int, key: str, value: str, body: bytes) -> None:
         parameters = {"run": no, "key": key, "value": value[:VALUE_LIMIT], "body": body}
         db.execute(self._q["set_attribute"], parameters)
 
     def _insert_records(self, db: Any, histories: Iterable[tuple[int, Iterable[Record]]]) -> None:
-        rows = [(no, *astuple(record)) for no, records in histories for record in records]
-        for statement in self.dialect.insert("history", HISTORY, rows):
-            db.execute(*statement)
+        found = [(no, record) for no, records in histories for record in records]
+        if found:
+            clock = itertools.count(self._stamp(db, len(found)))
+            rows = [(no, *astuple(record), next(clock)) for no, record in found]
+            for statement in self.dialect.insert("history", HISTORY, rows):
+                db.execute(*statement)
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         with self.write("commit", lasting=bool(changes)) as db:
-            if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
-                raise Fenced(worker_id)
+            self._check_alive(db, worker_id)
             self._insert_records(db, [(change.no, change.records) for change in changes])
             self._update_runs(db, changes)
-            for change in changes:
-                if has_more_than_history(change):
-                    self._apply(db, change)
+            rich = [change for change in changes if has_more_than_history(change)]
+            if rich:
+                self._apply_attempts(db, rich)
+            for change in rich:
+                self._apply(db, change)
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
             return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted)
+
+    def _stamp(self, db: Any, count: int) -> int:
+        """The first of the next `count` numbers of the logical clock. The one before it stays free."""
+        if not self._clock_limit:
+            self._resume_clock(db)
+        last = self.logical_clock.forward(count + 1)
+        if last > self._clock_limit:
+            self._reserve_clock(db, last)
+        return last - count + 1
+
+    def _resume_clock(self, db: Any) -> None:
+        """After a restart it goes on from where anybody's has been."""
+        reached = db.execute(self._q["clock_reached"]).fetchone()
+        self.logical_clock.resume(reached[0] if reached and is_clock(reached[0]) else 0)
+
+    def _reserve_clock(self, db: Any, reached: int) -> None:
+        db.execute(self._q["reserve_clock"], {"upto": reached + CLOCK_RESERVE})
+        self._clock_limit = reached + CLOCK_RESERVE
 
     def settle(self, worker_id: str) -> None:
         return None  # a transaction of another connection can't outlive that connection here
@@ -350,25 +441,41 @@ class SqlStore(EventTables):
         rows.sort(key=lambda row: (-row.priority, row.no))  # RETURNING knows no order
         nos = self.dialect.array(row.no for row in rows)
         claimed = {row.no: Claimed(row, [], [], is_first=row.started_at == now) for row in rows}
-        for no, payload in db.execute(self._q["history_from_base"], {"nos": nos}):
+        clocks = []
+        for no, payload, clock in db.execute(self._q["history_from_base"], {"nos": nos}):
             claimed[no].payloads.append(payload)
+            clocks.append(clock)
+        # Before the messages: one that ends in between is then found as both, and never as neither.
+        for row in db.execute(self._q["attempts_of_runs"], {"nos": nos}):
+            claimed[row[1]].attempts.append(self._attempt(row))
         for letter in db.execute(self._q["letters_of_runs"], {"nos": nos}):
             claimed[letter[1]].letters.append(Letter(*letter))
+            clocks.append(letter[5])
+        self._heard(clocks)
         return list(claimed.values())
 
     def letters(self, worker_id: str) -> list[Letter]:
         with self.read() as db:
-            return [Letter(*row) for row in db.execute(self._q["letters_of_worker"], {"worker": worker_id})]
+            letters = [Letter(*row) for row in db.execute(self._q["letters_of_worker"], {"worker": worker_id})]
+        if letters:
+            self._heard(letter.clock for letter in letters)
+        return letters
 
     def post(self, message: Message) -> Posted:
+        return self.post_all([message])[0]
+
+    def post_all(self, messages: Sequence[Message]) -> list[Posted]:
         with self.write("post") as db:
-            kept = self._insert_message(db, message)
-            row = self._addressed(db, message)
-            return Posted(row[1] if row is not None else None, kept)
+            posted = []
+            for message in messages:
+                kept = self._insert_message(db, message)
+                row = self._addressed(db, message)
+                posted.append(Posted(row[1] if row is not None else None, kept))
+            return posted
 
     def _insert_message(self, db: Any, message: Message) -> bool:
         """Whether it was put into the inbox."""
-        kept = db.execute(self._q["post"], self._message(message)).fetchone()
+        kept = db.execute(self._q["post"], self._message(message, self._stamp(db, 1))).fetchone()
         if kept is not None and message.once:
             number, run = kept
             if not db.execute(self._q["take_once"], {"run": run, "value": message.dedupe}).rowcount:
@@ -392,25 +499,36 @@ class SqlStore(EventTables):
         }  # fmt: skip
         return db.execute(self._q["addressed"], parameters).fetchone()
 
-    def _message(self, message: Message) -> dict[str, Any]:
+    def _message(self, message: Message, clock: int) -> dict[str, Any]:
         return {
             "kind": message.kind, "control": int(message.control), "dedupe": message.dedupe, "body": message.body,
             "now": self.now(), "app": self.app, "run_id": message.run_id, "late": int(message.late),
-            "run_no": message.run_no, "child_of": message.child_of,
+            "run_no": message.run_no, "child_of": message.child_of, "clock": clock,
         }  # fmt: skip
 
     def delete(self, run_id: str, no: int | None = None, farewell: Farewell | None = None) -> str | None:
         with self.write("delete") as db:
-            found = db.execute(self._q["lock_run"], {"app": self.app, "id": run_id}).fetchone()
-            row = None if found is None else self._row(found)
-            if row is None or no not in (None, row.no):
-                return None
-            if row.owner is None and row.status in (*FINAL, Status.PAUSED, Status.STUCK):
-                letters = db.execute(self._q["letters_of_runs"], {"nos": self.dialect.array([row.no])}).fetchall()
-                self._delete(db, row.no)
-                for message in farewell(row, [Letter(*letter) for letter in letters]) if farewell is not None else ():
-                    self._insert_message(db, message)
-            return row.status
+            status, _ = self._delete_one(db, run_id, no, farewell)
+            return status
+
+    def delete_all(self, runs: Sequence[tuple[str, int]], farewell: Farewell | None = None) -> int:
+        with self.write("delete") as db:
+            by_number = sorted(runs, key=lambda run: run[1])  # one order for all who lock several
+            return sum(self._delete_one(db, run_id, no, farewell)[1] for run_id, no in by_number)
+
+    def _delete_one(self, db: Any, run_id: str, no: int | None, farewell: Farewell | None) -> tuple[str | None, bool]:
+        """The status that it had, and whether it is gone."""
+        found = db.execute(self._q["lock_run"], {"app": self.app, "id": run_id}).fetchone()
+        row = None if found is None else self._row(found)
+        if row is None or no not in (None, row.no):
+            return None, False
+        if row.owner is not None or row.status not in (*FINAL, Status.PAUSED, Status.STUCK):
+            return row.status, False
+        letters = db.execute(self._q["letters_of_runs"], {"nos": self.dialect.array([row.no])}).fetchall()
+        self._delete(db, row.no)
+        for message in farewell(row, [Letter(*letter) for letter in letters]) if farewell is not None else ():
+            self._insert_message(db, message)
+        return row.status, True
 
     def collect(self, limit: int) -> Collected:
         with self.write("collect", lasting=False) as db:  # what a power cut brings back is deleted again
@@ -507,7 +625,8 @@ def has_more_than_history(change: Change) -> bool:
     """Whether there is anything beside events and columns of the run's row: mostly there is not."""
     return bool(
         change.consumed or change.children or change.messages or change.signals or change.dropped_attributes
-        or change.attributes or change.streamed or change.answers or change.forget_before
+        or change.attributes or change.streamed or change.answers or change.forget_before or change.attempts
+        or change.dropped_attempts or change.withdrawn_attempts
     )  # fmt: skip
 
 

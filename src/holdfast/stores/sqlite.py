@@ -265,6 +265,7 @@ class SqliteStore(SqlStore):
                         self._check_fork(connection)
                         connection.raw.execute("COMMIT")
                     except BaseException:
+                        self._clock_limit = 0  # what it says may not have been written
                         if connection.is_ours() and connection.raw.in_transaction:
                             connection.raw.execute("ROLLBACK")
                         raise

@@ -34,10 +34,10 @@ class LamportClock:
         """What the clock shows: the highest number that it has given."""
         return self._value
 
-    def forward(self) -> int:
-        """Something happens here: the next number."""
+    def forward(self, count: int = 1) -> int:
+        """Something happens here: the next number, or the last of the next `count`."""
         with self._lock:
-            self._value += 1
+            self._value += count
             return self._value
 
     def adjust(self, other: object) -> int:

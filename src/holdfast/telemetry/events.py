@@ -19,8 +19,8 @@ Event: TypeAlias = Mapping[Any, Any]
 """A telemetry event: `type`, `id`, `clock`, `timestamp`, `origin`, `attempt`, and any other fields."""
 
 CLIENT_CLOCK_SKEW = -1
-"""Where `step-sent` is placed, seen from the first event that follows from it. Its own clock is that of a client,
-which hears from nobody; and a receiver's clock would place it elsewhere at each receiver."""
+"""Where `step-sent` and `run-sent` are placed, seen from the first event that follows. Their own clock is that of a
+client, which hears from nobody; and a receiver's clock would place them elsewhere at each receiver."""
 
 SENT = "sent"
 FAMILIES = ("step", "run", "worker")
@@ -231,19 +231,20 @@ def order_key(event: Event) -> Key:
 
 
 def in_order(events: Iterable[object]) -> list[Event]:
-    """The events in their total order, with each `step-sent` just before the first event that follows from it.
-    What is no mapping is left out."""
+    """The events in their total order, with each `step-sent` and `run-sent` just before the first event that follows from
+    it. What is no mapping is left out."""
     known = [(order_key(event), read(event), event) for event in events if isinstance(event, Mapping)]
-    first: dict[tuple[str, int | None], int] = {}  # the lowest clock that follows, by step and attempt
+    first: dict[tuple[str, str, int | None], int] = {}  # the lowest clock that follows, by step or run and attempt
     for key, seen, _ in known:
-        if seen is not None and seen.family == "step" and seen.kind != SENT:
-            for about in {(seen.id, seen.attempt), (seen.id, None)}:
+        if seen is not None and seen.kind != SENT:
+            for attempt in {seen.attempt, None}:
+                about = (seen.family, seen.id, attempt)
                 first[about] = min(key[0], first.get(about, key[0]))
 
     def place(each: tuple[Key, Seen | None, Event]) -> Key:
         key, seen, _ = each
-        if seen is None or seen.family != "step" or seen.kind != SENT or (seen.id, seen.attempt) not in first:
+        if seen is None or seen.kind != SENT or (about := (seen.family, seen.id, seen.attempt)) not in first:
             return key
-        return (first[seen.id, seen.attempt] + CLIENT_CLOCK_SKEW, *key[1:])
+        return (first[about] + CLIENT_CLOCK_SKEW, *key[1:])
 
     return [event for _, _, event in sorted(known, key=place)]

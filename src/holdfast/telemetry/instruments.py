@@ -12,13 +12,21 @@ so that it costs one look at an attribute if nobody does.
 from __future__ import annotations
 
 import logging
+import re
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
 
 logger = logging.getLogger("holdfast.telemetry")
+TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+
+
+def is_traceparent(text: object) -> bool:
+    """Whether this is a `traceparent` as W3C Trace Context has it: version, trace, span, flags."""
+    return isinstance(text, str) and len(text) < 200 and TRACEPARENT.fullmatch(text) is not None
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -112,6 +120,9 @@ class Instrument:
     call from any thread. One that raises is logged, and its instrument hears nothing more.
     """
 
+    def run_submitted(self, run: RunReport) -> None:
+        """This process has recorded a new run, which a worker will take."""
+
     def run_started(self, run: RunReport) -> None:
         """A run, or another attempt of one, begins to execute."""
 
@@ -139,6 +150,10 @@ class Instrument:
     def step_started(self, step: StepReport) -> None:
         """An attempt begins to execute."""
 
+    def step_entered(self, step: StepReport) -> None:
+        """The code of an attempt is about to be called, in this thread or task and in the process that executes it: what
+        is set here in a context variable is seen by the step, and by nobody else."""
+
     def step_progressed(self, step: StepReport) -> None:
         """An attempt says how far it has come: `done`, `total`, `note`."""
 
@@ -154,6 +169,9 @@ class Instrument:
     def claimed(self, claim: ClaimReport) -> None:
         """A worker has claimed runs or attempts."""
 
+    def message_sent(self, message: MessageReport) -> None:
+        """This process has put a message into a run's inbox, from outside of any run."""
+
     def message_received(self, message: MessageReport) -> None:
         """A message in a run's inbox has been read by its engine."""
 
@@ -166,15 +184,20 @@ class Instrument:
     def worker_stopped(self, worker: WorkerReport) -> None:
         """A worker has stopped, as it was told to."""
 
+    def current_trace(self) -> str | None:
+        """The `traceparent` of what is under way in this thread or task, for a run that it starts; None if there is none."""
+        return None
+
 
 Tell: TypeAlias = Callable[[Any], None]
-HOOKS = tuple(name for name in vars(Instrument) if not name.startswith("_"))
+HOOKS = tuple(name for name in vars(Instrument) if not name.startswith("_") and name != "current_trace")
 """The names of everything that is told."""
 
 
 class Instruments:
     """Those who listen. Each hook of `Instrument` is an attribute: None if nobody overrides it, else what to call."""
 
+    run_submitted: Callable[[RunReport], None] | None
     run_started: Callable[[RunReport], None] | None
     run_finished: Callable[[RunReport], None] | None
     run_retrying: Callable[[RunReport], None] | None
@@ -184,17 +207,19 @@ class Instruments:
     step_scheduled: Callable[[StepReport], None] | None
     step_received: Callable[[StepReport], None] | None
     step_started: Callable[[StepReport], None] | None
+    step_entered: Callable[[StepReport], None] | None
     step_progressed: Callable[[StepReport], None] | None
     step_retrying: Callable[[StepReport], None] | None
     step_finished: Callable[[StepReport], None] | None
     committed: Callable[[CommitReport], None] | None
     claimed: Callable[[ClaimReport], None] | None
+    message_sent: Callable[[MessageReport], None] | None
     message_received: Callable[[MessageReport], None] | None
     worker_started: Callable[[WorkerReport], None] | None
     worker_beat: Callable[[WorkerReport], None] | None
     worker_stopped: Callable[[WorkerReport], None] | None
 
-    __slots__ = (*HOOKS, "_instruments", "_lock")
+    __slots__ = (*HOOKS, "__weakref__", "_instruments", "_lock")
 
     def __init__(self, *instruments: Instrument) -> None:
         self._lock = threading.Lock()
@@ -222,6 +247,16 @@ class Instruments:
         with self._lock:
             self._arrange(tuple(each for each in self._instruments if each is not instrument))
 
+    def current_trace(self) -> str:
+        """The first `traceparent` that any of them knows of; empty if none does."""
+        for instrument in self._instruments:
+            try:
+                if trace := instrument.current_trace():
+                    return trace
+            except Exception:
+                self._failed("current_trace", instrument)
+        return ""
+
     def _arrange(self, instruments: tuple[Instrument, ...]) -> None:
         self._instruments = instruments
         for name in HOOKS:
@@ -229,12 +264,15 @@ class Instruments:
             setattr(self, name, self._teller(name, listening) if listening else None)
 
     def _teller(self, name: str, listening: tuple[tuple[Instrument, Tell], ...]) -> Tell:
+        owner = weakref.ref(self)  # else the two would keep each other in memory
+
         def tell(report: Any) -> None:
             for instrument, method in listening:
                 try:
                     method(report)
                 except Exception:  # whatever an observer does, those whom it observes go on
-                    self._failed(name, instrument)
+                    if (instruments := owner()) is not None:
+                        instruments._failed(name, instrument)
 
         return tell
 

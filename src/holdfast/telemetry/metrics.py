@@ -30,6 +30,7 @@ MAX_SERIES = 1000
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 LONG_SECONDS = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21600.0, 86400.0, 604800.0)
 SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0)
+BYTES = (100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
 Labels: TypeAlias = tuple[str, ...]
 Readings: TypeAlias = Mapping[Labels, float]
 """The values of a gauge, by the values of its labels."""
@@ -139,50 +140,17 @@ def _escape_help(text: str) -> str:
 
 WORKER_GAUGES = {
     "live": ("holdfast_runs_live", "Runs in memory."),
-    "parked": ("holdfast_runs_parked", "Runs that wait outside of memory."),
     "steps": ("holdfast_steps_running", "Attempts of steps under way."),
-    "inbox": ("holdfast_inbox_depth", "Messages that wait in inboxes."),
 }
 
 
-class Metrics(Instrument):
-    """Counts and measures what happens in this process. `render()` is the text for Prometheus."""
+class Gauges:
+    """Values that are asked for when somebody looks. `render()` is the text for Prometheus."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._metrics: list[Metric] = []
         self._gauges: list[Gauge] = []
-        self._workers: dict[str, WorkerReport] = {}
-        count, measure = self._counter, self._histogram
-        self._runs_started = count("runs_started", "Runs, or attempts of runs, that began.", "workflow")
-        self._runs_finished = count("runs_finished", "Runs that ended.", "workflow", "status")
-        self._runs_retried = count("runs_retried", "Attempts of runs that failed, with another to follow.", "workflow")
-        self._runs_held = count("runs_held", "Runs that were paused or set aside.", "workflow", "status")
-        self._run_seconds = measure("run_seconds", "How long runs took, waits included.", LONG_SECONDS, "workflow")
-        self._run_wait = measure("run_wait_seconds", "How long runs waited for a worker.", SECONDS, "workflow")
-        self._steps_scheduled = count("steps_scheduled", "Steps that were handed over.", "step")
-        self._steps_started = count("steps_started", "Attempts of steps that began.", "step")
-        self._steps_finished = count("steps_finished", "Steps that ended.", "step", "state")
-        self._steps_retried = count("steps_retried", "Attempts of steps that failed, with another to follow.", "step")
-        self._step_seconds = measure("step_seconds", "How long attempts of steps took.", SECONDS, "step")
-        self._step_wait = measure("step_wait_seconds", "How long attempts waited to begin.", SECONDS, "queue")
-        self._commit_seconds = measure("commit_seconds", "How long commits took.", SECONDS)
-        self._commit_events = measure("commit_events", "How many events commits held.", SIZES)
-        self._claimed = count("claimed", "Runs and attempts that workers claimed.", "queue")
-        self._messages = count("messages", "Messages that runs received.", "kind")
-        self._message_wait = measure("message_wait_seconds", "How long messages lay in inboxes.", SECONDS)
-        for field, (name, help) in WORKER_GAUGES.items():
-            self.gauge(name, help, ["worker"], functools.partial(self._reading, field))
-
-    def _counter(self, name: str, help: str, *labels: str) -> Counter:
-        counter = Counter(f"holdfast_{name}_total", help, labels)
-        self._metrics.append(counter)
-        return counter
-
-    def _histogram(self, name: str, help: str, bounds: Sequence[float], *labels: str) -> Histogram:
-        histogram = Histogram(f"holdfast_{name}", help, bounds, labels)
-        self._metrics.append(histogram)
-        return histogram
 
     def gauge(self, name: str, help: str, labels: Sequence[str], read: Callable[[], Readings]) -> None:
         """Add a gauge whose values are asked for when somebody looks, by the values of its labels:
@@ -201,6 +169,45 @@ class Metrics(Instrument):
             except Exception:
                 logger.exception("the gauge %s can't be read", gauge.name)
         return "\n".join(lines) + "\n"
+
+
+class Metrics(Gauges, Instrument):
+    """Counts and measures what happens in this process. `render()` is the text for Prometheus."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._workers: dict[str, WorkerReport] = {}
+        count, measure = self._counter, self._histogram
+        self._runs_started = count("runs_started", "Runs, or attempts of runs, that began.", "workflow")
+        self._runs_finished = count("runs_finished", "Runs that ended.", "workflow", "status")
+        self._runs_retried = count("runs_retried", "Attempts of runs that failed, with another to follow.", "workflow")
+        self._runs_held = count("runs_held", "Runs that were paused or set aside.", "workflow", "status")
+        self._run_seconds = measure("run_seconds", "How long runs took, waits included.", LONG_SECONDS, "workflow")
+        self._run_wait = measure("run_wait_seconds", "How long runs waited for a worker.", SECONDS, "workflow")
+        self._steps_scheduled = count("steps_scheduled", "Steps that were handed over.", "step")
+        self._steps_started = count("steps_started", "Attempts of steps that began.", "step")
+        self._steps_finished = count("steps_finished", "Steps that ended.", "step", "state")
+        self._steps_retried = count("steps_retried", "Attempts of steps that failed, with another to follow.", "step")
+        self._step_seconds = measure("step_seconds", "How long attempts of steps took.", SECONDS, "step")
+        self._step_wait = measure("step_wait_seconds", "How long attempts waited to begin.", SECONDS, "queue")
+        self._commit_seconds = measure("commit_seconds", "How long commits took.", SECONDS)
+        self._commit_events = measure("commit_events", "How many events commits held.", SIZES)
+        self._commit_bytes = measure("commit_bytes", "How many bytes of events commits held.", BYTES)
+        self._claimed = count("claimed", "Runs and attempts that workers claimed.", "queue")
+        self._messages = count("messages", "Messages that runs received.", "kind")
+        self._message_wait = measure("message_wait_seconds", "How long messages lay in inboxes.", SECONDS)
+        for field, (name, help) in WORKER_GAUGES.items():
+            self.gauge(name, help, ["worker"], functools.partial(self._reading, field))
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        counter = Counter(f"holdfast_{name}_total", help, labels)
+        self._metrics.append(counter)
+        return counter
+
+    def _histogram(self, name: str, help: str, bounds: Sequence[float], *labels: str) -> Histogram:
+        histogram = Histogram(f"holdfast_{name}", help, bounds, labels)
+        self._metrics.append(histogram)
+        return histogram
 
     def _reading(self, field: str) -> Readings:
         with self._lock:
@@ -258,6 +265,7 @@ class Metrics(Instrument):
         with self._lock:
             self._commit_seconds.observe(commit.seconds)
             self._commit_events.observe(commit.events)
+            self._commit_bytes.observe(commit.size)
 
     def claimed(self, claim: ClaimReport) -> None:
         """Count what was claimed."""

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.telemetry.instruments import Instrument, RunReport, StepReport
+from holdfast.telemetry.instruments import TRACEPARENT, Instrument, RunReport, StepReport
 
 try:
     from opentelemetry import trace
-    from opentelemetry.context import Context
+    from opentelemetry.context import Context, attach
     from opentelemetry.trace import (
         NonRecordingSpan,
         SpanContext,
@@ -34,14 +33,11 @@ try:
 except ImportError as error:
     raise ImportError("holdfast.telemetry.otel needs OpenTelemetry: pip install 'holdfast[otel]'") from error
 
-TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
-
 
 class OpenTelemetryInstrument(Instrument):
     """Makes a span of each run and each attempt of a step when it ends, with the tracer provider given or the global
-    one. A run that was started with a `traceparent` goes on in that trace.
-
-    Whoever executes a step can attach `context_of(step)`, so that spans made meanwhile lie within that of the attempt.
+    one. A run that was started with a `traceparent`, or within a span, goes on in that trace. Spans that are made while a
+    step executes lie within that of its attempt.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
@@ -58,6 +54,17 @@ class OpenTelemetryInstrument(Instrument):
         }  # fmt: skip
         parent = self._parent_of_run(run)
         self._span(run.workflow, parent, _trace_id(run), run_span_id(run.id), run, attributes, run.status)
+
+    def step_entered(self, step: StepReport) -> None:
+        """Let spans that the step makes lie within that of its attempt."""
+        attach(self.context_of(step))
+
+    def current_trace(self) -> str | None:
+        """The current span, which a run that is started now goes on from."""
+        current = trace.get_current_span().get_span_context()
+        if not current.is_valid:
+            return None
+        return f"00-{current.trace_id:032x}-{current.span_id:016x}-{int(current.trace_flags):02x}"
 
     def step_retrying(self, step: StepReport) -> None:
         """Make the span of an attempt that failed."""
@@ -199,7 +206,7 @@ def _derived(size: int, *parts: str) -> int:
 def _read(traceparent: str | None) -> tuple[int, int, int] | None:
     """Trace, span and flags of a `traceparent`; None if it is none."""
     found = TRACEPARENT.fullmatch(traceparent or "")
-    if found is None or found[0].startswith("ff"):
+    if found is None:
         return None
     trace_id, span_id, flags = (int(part, 16) for part in found.groups())
-    return (trace_id, span_id, flags) if trace_id and span_id else None
+    return trace_id, span_id, flags

@@ -18,6 +18,10 @@ class TelemetryInstrument(Instrument):
     def __init__(self, dispatcher: EventDispatcher) -> None:
         self.dispatcher = dispatcher
 
+    def run_submitted(self, run: RunReport) -> None:
+        """Send `run-sent`."""
+        self._run("sent", run)
+
     def run_started(self, run: RunReport) -> None:
         """Send `run-started`."""
         self._run("started", run)

@@ -22,13 +22,16 @@ import msgspec
 from holdfast.errors import EncodeError, Fenced, StoreError
 from holdfast.ports import (
     Answer,
+    AttemptReport,
     Change,
     Claimed,
     DataSpan,
     Delivery,
     Emission,
+    EndedAttempt,
     Letter,
     Message,
+    NewAttempt,
     NewRun,
     Posted,
     Record,
@@ -40,8 +43,10 @@ from holdfast.ports import (
     Store,
     Subscription,
     Unsubscription,
+    WorkerKind,
     WorkerRow,
 )
+from holdfast.telemetry.clock import LamportClock
 
 SECOND = 1_000_000
 LEASE = 10 * SECOND
@@ -190,6 +195,80 @@ class StoreContract:
         assert store.data("r") == {}
         (claimed,) = self.claim(store)
         assert claimed.letters == []
+
+    def test_many_runs_are_created_at_once_and_ids_that_are_taken_stay_as_they_are(self, store: Store) -> None:
+        store.create(self.new("old", fingerprint=b"other"))
+        met: list[tuple[str, str]] = []
+        given = [
+            self.new("b", attributes=[("data.x", "1", b"1")], records=[record(1), record(2)]), self.new("old"), self.new("a"),
+            self.new("b"),
+        ]  # fmt: skip
+        taken = store.create_all(given, lambda new, row: met.append((new.id, row.id)))
+        assert [row and row.id for row in taken] == [None, "old", None, "b"]
+        assert met == [("old", "old"), ("b", "b")]
+        assert [run.no for run in given] == [self.row(store, "b").no, None, self.row(store, "a").no, None]
+        assert len(store.payloads("b")) == 2
+        assert len(store.payloads("a")) == 1
+        assert store.data("b") == {"x": b"1"}
+        assert self.row(store, "old").fingerprint == b"other"
+        assert store.create_all([], lambda new, row: None) == []
+
+    def test_many_runs_are_created_all_or_none(self, store: Store) -> None:
+        store.create(self.new("old"))
+
+        def refuse(new: NewRun, row: RunRow) -> None:
+            raise ValueError(new.id)
+
+        assert raised(ValueError, store.create_all, [self.new("a"), self.new("old"), self.new("b")], refuse)
+        assert [row.id for row in store.runs(RunQuery())] == ["old"]
+        assert raised(EncodeError, store.create_all, [self.new("a"), self.new("b\0")], refuse)
+        assert [row.id for row in store.runs(RunQuery())] == ["old"]
+
+    def test_a_run_that_nobody_has_taken_up_can_be_put_off_and_given_another_input(self, store: Store) -> None:
+        later = self.new(wake_at=self.clock.now() + SECOND)
+        store.create(later)
+        other = self.new(
+            wake_at=self.clock.now() + 2 * SECOND, fingerprint=b"g", records=[record(1, payload=b'{"new":1}')]
+        )  # fmt: skip
+        assert later.no is not None
+        assert store.put_off(later.no, other)
+        row = self.row(store)
+        assert (row.wake_at, row.fingerprint, store.payloads("r")) == (other.wake_at, b"g", [b'{"new":1}'])
+        self.clock.move(2 * SECOND)
+        self.worker(store)
+        (claimed,) = self.claim(store)
+        assert claimed.payloads == [b'{"new":1}']
+        assert not store.put_off(later.no, self.new(fingerprint=b"h")), "it has begun"
+        assert self.row(store).fingerprint == b"g"
+        self.leave(store, claimed.row, Status.SUCCESS)
+        assert not store.put_off(later.no, later), "it has ended"
+        assert not store.put_off(99, later), "there is none"
+
+    def test_many_messages_are_posted_at_once(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, self.owned(store, "over"), Status.SUCCESS)
+        posted = store.post_all([Message(run_id=name, kind=name) for name in ("r", "nobody", "over", "r")])
+        assert posted == [
+            Posted(Status.RUNNING, True), Posted(None, False), Posted(Status.SUCCESS, False), Posted(Status.RUNNING, True)
+        ]  # fmt: skip
+        assert [letter.run_no for letter in store.letters("w1")] == [row.no, row.no]
+
+    def test_many_runs_are_deleted_at_once_but_for_those_that_go_on(self, store: Store) -> None:
+        over, held, open_ = (self.owned(store, name) for name in ("over", "held", "open"))
+        self.leave(store, over, Status.SUCCESS)
+        self.leave(store, held, Status.PAUSED)
+        told: list[str] = []
+
+        def farewell(row: RunRow, letters: list[Letter]) -> list[Message]:
+            told.append(row.id)
+            return [Message(run_id="open", kind="child")]
+
+        everyone = [("over", over.no), ("held", held.no), ("open", open_.no), ("nobody", 99)]
+        assert store.delete_all(everyone, farewell) == 2
+        assert sorted(told) == ["held", "over"]
+        assert [row.id for row in store.runs(RunQuery())] == ["open"]
+        assert len(store.letters("w1")) == 2
+        assert store.delete_all(everyone) == 0
 
     def test_numbers_are_never_used_again(self, store: Store) -> None:
         row = self.owned(store)
@@ -668,11 +747,65 @@ class StoreContract:
         assert store.counts(RunQuery(workflow="bill"), 2)["PENDING"] == 2
         assert store.counts(RunQuery(statuses=[Status.SUCCESS]), 100) == {"SUCCESS": 1}
 
+    def test_lists_are_filtered_by_several_things_at_once(self, store: Store) -> None:
+        self.worker(store)
+        for number in range(6):
+            self.clock.move(SECOND)
+            odd = str(number % 2)
+            attributes = [("data.odd", odd, odd.encode())]
+            store.create(self.new(f"r{number}", workflow=("ship", "bill", "shop")[number % 3], attributes=attributes))
+        since = self.clock.now() - 3 * SECOND
+
+        def ids(**given: Any) -> list[str]:
+            return [row.id for row in store.runs(RunQuery(**given))]
+
+        assert ids(workflow="sh*") == ["r5", "r3", "r2", "r0"]
+        assert ids(workflow="sh*", limit=2) == ["r5", "r3"]
+        assert ids(workflow="sh*", limit=2, after=4) == ["r2", "r0"]
+        assert ids(workflow="sh*", statuses=[Status.PENDING, Status.SUCCESS], data={"odd": "1"}) == ["r5", "r3"]
+        assert ids(data={"odd": "0"}, prefix="r4") == ["r4"]
+        assert ids(since=since, data={"odd": "1"}) == ["r5", "r3"]
+        assert ids(since=since, until=since + 2 * SECOND) == ["r3", "r2"]
+        assert ids(until=since, workflow="s*", after=2) == ["r0"]
+        assert store.counts(RunQuery(workflow="sh*", since=since), 100)["PENDING"] == 3
+
+    def test_runs_are_found_by_time_although_a_clock_was_a_little_ahead(self, store: Store) -> None:
+        at = self.clock.now()
+        for i, created in enumerate((at + 30 * SECOND, at, at + 40 * SECOND, at + 10 * SECOND)):
+            store.create(self.new(f"r{i}", created_at=created))
+        found = store.runs(RunQuery(since=at + 20 * SECOND))
+        assert [row.id for row in found] == ["r2", "r0"]
+        assert [row.id for row in store.runs(RunQuery(until=at + 20 * SECOND))] == ["r3", "r1"]
+
+    def test_runs_are_counted_over_time(self, store: Store) -> None:
+        self.worker(store)
+        for i, seconds in enumerate((0, 1, 12, 25)):
+            store.create(self.new(f"r{i}", created_at=1_000 * SECOND + seconds * SECOND))
+        counted = store.counts_over_time(RunQuery(), 10 * SECOND, 100)
+        assert counted == [
+            (1_000 * SECOND, "PENDING", 2), (1_010 * SECOND, "PENDING", 1), (1_020 * SECOND, "PENDING", 1),
+        ]  # fmt: skip
+        assert store.counts_over_time(RunQuery(), 10 * SECOND, 1) == [(1_020 * SECOND, "PENDING", 1)]
+        assert store.counts_over_time(RunQuery(workflow="none"), 10 * SECOND, 1) == []
+
+    def test_histories_of_several_runs_are_read_at_once(self, store: Store) -> None:
+        for name in ("a", "b", "c"):
+            store.create(self.new(name, records=[record(1, "A"), record(2, "B")]))
+        a, c = self.row(store, "a").no, self.row(store, "c").no
+        assert store.histories([a, c, 999]) == {
+            a: [b'{"seq":1}', b'{"seq":2}'],
+            c: [b'{"seq":1}', b'{"seq":2}'],
+            999: [],
+        }
+        assert store.histories([a, c], ["B"]) == {a: [b'{"seq":2}'], c: [b'{"seq":2}']}
+        assert store.histories([]) == {}
+
     def test_a_history_can_be_read_in_part(self, store: Store) -> None:
         store.create(self.new(records=[record(1, "A"), record(2, "B"), record(3, "A")]))
         assert store.payloads("r", after=1) == [b'{"seq":2}', b'{"seq":3}']
         assert store.payloads("r", kinds=["A"]) == [b'{"seq":1}', b'{"seq":3}']
         assert store.payloads("r", after=1, kinds=["A"]) == [b'{"seq":3}']
+        assert store.payloads("r", after=1, until=2) == [b'{"seq":2}']
 
     def test_texts_and_payloads_come_back_as_they_were(self, store: Store) -> None:
         payload = bytes(range(256)) * 4_000
@@ -683,6 +816,55 @@ class StoreContract:
         (claimed,) = self.claim(store)
         self.change(store, claimed.row, columns={"reason": name, "owner": None, "status": Status.WAITING})
         assert self.row(store, name).reason == name
+
+    # -- logical clocks
+
+    def test_what_is_written_later_has_the_higher_clock(self, store: Store) -> None:
+        row = self.owned(store, records=[record(1), record(2)])
+        started = store.clocks("r")
+        child = self.new("child")
+        self.change(
+            store, row, records=[record(3), record(4)], children=[child],
+            messages=[Message(run_id="r", kind="hook"), Message(run_id="child", kind="hook")],
+        )  # fmt: skip
+        clocks = store.clocks("r")
+        assert list(clocks) == [1, 2, 3, 4]
+        assert started == {1: clocks[1], 2: clocks[2]}
+        assert 0 < clocks[1] < clocks[2] < clocks[3] < clocks[4] < store.clocks("child")[1]
+        assert store.clocks("r", after=3) == {4: clocks[4]}
+        (letter,) = store.letters("w1")
+        assert letter.clock > clocks[4]
+        store.post(Message(run_id="r", kind="hook"))
+        assert store.letters("w1")[1].clock > letter.clock
+        assert store.clocks("nobody") == {}
+
+    def test_between_two_commits_a_number_stays_free(self, store: Store) -> None:
+        """For what a reader derives from an event, a step's start for example: it comes after what led to it."""
+        row = self.owned(store)
+        self.change(store, row, records=[record(2)])
+        before = store.logical_clock.value
+        self.change(store, row, records=[record(3)])
+        assert store.clocks("r")[3] > before + 1
+
+    def test_a_heartbeat_tells_the_logical_clock(self, store: Store) -> None:
+        self.worker(store)
+        (before,) = store.workers()
+        assert before.clock > 0
+        store.logical_clock.forward(1_000)
+        store.beat("w1", LEASE)
+        (now,) = store.workers()
+        assert now.clock == store.logical_clock.value >= before.clock + 1_000
+
+    def test_a_write_that_failed_leaves_the_clock_higher_than_all_that_is_stored(self, store: Store) -> None:
+        """However far it was: that it may count so far was written down with what failed."""
+        row = self.owned(store)
+        store.logical_clock.forward(1_000_000)
+        assert raised(Fenced, store.commit, "nobody", [Change(no=row.no, records=[record(2)])], 0, NAMES)
+        self.change(store, row, records=[record(2)])
+        reached = store.clocks("r")[2]
+        store.logical_clock = LamportClock()  # as in another process
+        self.change(store, row, records=[record(3)])
+        assert store.clocks("r")[3] > reached
 
     # -- deleting
 
@@ -1216,6 +1398,227 @@ class StoreContract:
             store.emit(self.emission(key=str(number)))
         self.clock.move(31 * 86_400 * SECOND)
         assert [store.collect(2).events for _ in range(3)] == [2, 1, 0]
+
+    # -- attempts elsewhere
+
+    def executor(self, store: Store, worker_id: str = "x1", queues: Sequence[str] = ("gpu",)) -> str:
+        row = WorkerRow(
+            id=worker_id, app=store.app, host="h", pid=1, build="1", names=[], kind=WorkerKind.EXECUTOR,
+            queues=list(queues), steps=["train", "test"],
+        )  # fmt: skip
+        store.register(row, LEASE)
+        return worker_id
+
+    def asked(self, token: str, **given: Any) -> NewAttempt:
+        attempt = NewAttempt(
+            token=token,
+            cmd=f"s:{token}",
+            step="train",
+            number=1,
+            queue="gpu",
+            due=self.clock.now(),
+            body=token.encode(),
+        )
+        for name, value in given.items():
+            setattr(attempt, name, value)
+        return attempt
+
+    def asking(self, store: Store, *attempts: NewAttempt, run_id: str = "r") -> RunRow:
+        """A run of worker w1 that has asked for attempts."""
+        row = self.owned(store, run_id)
+        self.change(store, row, attempts=attempts)
+        return row
+
+    def ended(self, token: str, body: bytes = b"{}") -> EndedAttempt:
+        return EndedAttempt(token, Message(run_id="r", kind="outcome", body=body, dedupe=f"outcome:{token}"))
+
+    def claimed(self, store: Store, worker_id: str = "x1", limit: int = 10) -> list[str]:
+        return [one.token for one in store.claim_attempts(worker_id, ["gpu"], ["train", "test"], limit)]
+
+    def test_a_worker_says_what_it_executes(self, store: Store) -> None:
+        self.worker(store)
+        self.executor(store, queues=["gpu", ""])
+        engine, executor = store.workers()
+        assert (engine.kind, engine.queues, engine.steps) == ("engine", [], [])
+        assert (executor.kind, executor.queues, executor.steps) == ("executor", ["gpu", ""], ["train", "test"])
+
+    def test_an_attempt_is_claimed_once_with_its_body(self, store: Store) -> None:
+        self.asking(store, self.asked("t1", body=b"all of it"))
+        self.executor(store)
+        self.executor(store, "x2")
+        (claimed,) = store.claim_attempts("x1", ["gpu"], ["train"], 10)
+        assert (claimed.token, claimed.body) == ("t1", b"all of it")
+        assert self.claimed(store, "x2") == []
+        assert store.held_attempts("x1") == {"t1"}
+        assert store.held_attempts("x2") == set()
+
+    def test_attempts_are_claimed_in_their_order_and_not_before_their_time(self, store: Store) -> None:
+        now = self.clock.now()
+        later = self.asked("t3", due=now + SECOND)
+        self.asking(store, self.asked("t2", due=now - 1), self.asked("t1", due=now), later)
+        self.executor(store)
+        assert self.claimed(store, limit=1) == ["t2"]
+        assert self.claimed(store) == ["t1"]
+        self.clock.move(SECOND)
+        assert self.claimed(store) == ["t3"]
+
+    def test_only_known_steps_of_served_queues_of_the_own_app_are_claimed(self, store: Store) -> None:
+        self.asking(store, self.asked("t1", queue="cpu"), self.asked("t2", step="paint"), self.asked("t3", queue=""))
+        self.executor(store)
+        assert self.claimed(store) == []
+        assert {one.token for one in store.claim_attempts("x1", ["", "cpu"], ["train"], 10)} == {"t1", "t3"}
+        store.app = "bills"
+        assert store.claim_attempts("x1", ["gpu"], ["paint"], 10) == []
+        store.app = "orders"
+
+    def test_an_attempt_can_be_claimed_by_its_token(self, store: Store) -> None:
+        self.asking(store, self.asked("t1"))
+        self.executor(store)
+        self.executor(store, "x2")
+        assert store.claim_attempt("x1", "unknown") is None
+        claimed = store.claim_attempt("x1", "t1")
+        assert claimed is not None
+        assert claimed.body == b"t1"
+        assert store.claim_attempt("x2", "t1") is None, "a copy of the message came later"
+        assert store.claim_attempt("x1", "t1") is None, "even to the same worker"
+
+    def test_a_dead_worker_claims_nothing(self, store: Store) -> None:
+        self.asking(store, self.asked("t1"))
+        assert raised(Fenced, store.claim_attempts, "nobody", ["gpu"], ["train"], 10)
+        assert raised(Fenced, store.claim_attempt, "nobody", "t1")
+        self.executor(store)
+        assert self.claimed(store) == ["t1"]
+
+    def test_an_outcome_takes_the_row_away_and_is_in_the_inbox(self, store: Store) -> None:
+        row = self.asking(store, self.asked("t1"), self.asked("t2"))
+        self.executor(store)
+        self.claimed(store)
+        assert store.end_attempts("x1", [self.ended("t1", b"42")]) == {"t1"}
+        (letter,) = store.letters("w1")
+        assert (letter.run_no, letter.kind, letter.body) == (row.no, "outcome", b"42")
+        assert store.held_attempts("x1") == {"t2"}
+        assert store.end_attempts("x1", [self.ended("t1"), self.ended("t2")]) == {"t2"}, "an attempt ends once"
+
+    def test_only_who_has_claimed_an_attempt_can_end_it(self, store: Store) -> None:
+        self.asking(store, self.asked("t1"), self.asked("t2"))
+        self.executor(store)
+        self.executor(store, "x2")
+        assert self.claimed(store, limit=1) == ["t1"]
+        assert store.end_attempts("x2", [self.ended("t1"), self.ended("t2")]) == set()
+        assert store.letters("w1") == []
+
+    def test_an_outcome_wakes_a_run_that_waits(self, store: Store) -> None:
+        row = self.asking(store, self.asked("t1"))
+        self.leave(store, row, Status.WAITING)
+        self.executor(store)
+        self.claimed(store)
+        assert self.claim(store) == []
+        store.end_attempts("x1", [self.ended("t1")])
+        (claimed,) = self.claim(store)
+        assert [letter.kind for letter in claimed.letters] == ["outcome"]
+
+    def test_the_outcome_for_a_run_that_has_ended_goes_nowhere(self, store: Store) -> None:
+        row = self.asking(store, self.asked("t1"))
+        self.executor(store)
+        self.claimed(store)
+        self.leave(store, row, Status.SUCCESS)
+        assert store.end_attempts("x1", [self.ended("t1")]) == {"t1"}
+        assert self.claim(store) == []
+
+    def test_whoever_claims_a_run_knows_its_attempts(self, store: Store) -> None:
+        row = self.asking(store, self.asked("t1"), self.asked("t2", number=3))
+        self.executor(store)
+        self.claimed(store, limit=1)
+        self.leave(store, row, Status.PENDING, wake_at=self.clock.now())
+        (claimed,) = self.claim(store)
+        first, second = claimed.attempts
+        assert (first.token, first.cmd, first.worker, first.claimed_at) == ("t1", "s:t1", "x1", self.clock.now())
+        assert (second.token, second.number, second.queue, second.step) == ("t2", 3, "gpu", "train")
+        assert (second.worker, second.claimed_at, second.run_no) == (None, None, row.no)
+        assert store.attempts("r") == claimed.attempts
+
+    def test_a_dropped_attempt_is_gone_whoever_has_it(self, store: Store) -> None:
+        row = self.asking(store, self.asked("t1"), self.asked("t2"), self.asked("t3"))
+        self.executor(store)
+        self.claimed(store, limit=1)
+        self.change(store, row, dropped_attempts=["t1", "t2"])
+        assert store.held_attempts("x1") == set()
+        assert store.end_attempts("x1", [self.ended("t1")]) == set()
+        assert self.claimed(store) == ["t3"]
+
+    def test_only_what_nobody_has_claimed_is_withdrawn(self, store: Store) -> None:
+        row = self.asking(store, self.asked("t1"), self.asked("t2"))
+        self.executor(store)
+        self.claimed(store, limit=1)
+        self.change(store, row, withdrawn_attempts=["t1", "t2"])
+        assert [one.token for one in store.attempts("r")] == ["t1"]
+        assert store.end_attempts("x1", [self.ended("t1")]) == {"t1"}
+
+    def test_what_a_fenced_engine_asks_for_is_not_there(self, store: Store) -> None:
+        row = self.owned(store)
+        store.unregister("w1")
+        assert raised(Fenced, store.commit, "w1", [Change(no=row.no, attempts=[self.asked("t1")])], 0, NAMES)
+        assert store.attempts("r") == []
+
+    def test_what_is_given_back_can_be_claimed_by_others(self, store: Store) -> None:
+        self.asking(store, self.asked("t1"), self.asked("t2"))
+        self.executor(store)
+        self.executor(store, "x2")
+        self.claimed(store)
+        store.release_attempts("x2", ["t1"])
+        assert self.claimed(store, "x2") == [], "it was not theirs to give back"
+        store.release_attempts("x1", ["t1"])
+        assert self.claimed(store, "x2") == ["t1"]
+        assert store.end_attempts("x1", [self.ended("t1")]) == set()
+
+    def test_what_an_attempt_says_on_its_way_is_kept_beside_its_run(self, store: Store) -> None:
+        self.asking(store, self.asked("t1"), self.asked("t2"))
+        self.executor(store)
+        self.claimed(store, limit=1)
+        reports = [AttemptReport("t2", "progress", b"9"), AttemptReport("t1", "progress", b"1")]
+        store.report_attempts("x1", [*reports, AttemptReport("t1", "checkpoint", b"c")])
+        store.report_attempts("x1", [AttemptReport("t1", "progress", b"2")])
+        assert store.attributes("r", "progress") == {"s:t1": b"2"}, "the other one is not this worker's"
+        assert store.attributes("r", "checkpoint") == {"s:t1": b"c"}
+        store.end_attempts("x1", [self.ended("t1")])
+        store.report_attempts("x1", [AttemptReport("t1", "progress", b"3")])
+        assert store.attributes("r", "progress") == {"s:t1": b"2"}
+
+    def test_the_attempts_of_a_worker_that_is_gone_are_lost_and_end_once(self, store: Store) -> None:
+        self.asking(store, self.asked("t1"), self.asked("t2"), self.asked("t3"))
+        self.executor(store)
+        self.claimed(store, limit=2)
+        assert store.lost_attempts(10) == []
+        store.let_go("x1")
+        self.clock.move(LEASE + 1)
+        store.beat("w1", LEASE)
+        assert store.bury("w1") == ["x1"]
+        lost = store.lost_attempts(10)
+        assert [(one.token, one.worker) for one in lost] == [("t1", "x1"), ("t2", "x1")]
+        assert [one.token for one in store.lost_attempts(1)] == ["t1"]
+        assert store.end_attempts("x1", [self.ended("t1")]) == {"t1"}, "an engine ends it in its name"
+        assert [one.token for one in store.lost_attempts(10)] == ["t2"]
+        assert store.end_attempts("x1", [self.ended("t1")]) == set(), "the worker itself comes too late"
+
+    def test_what_nobody_claims_is_told(self, store: Store) -> None:
+        now = self.clock.now()
+        self.asking(store, self.asked("t1", due=now - 2), self.asked("t2", due=now - 1), self.asked("t3", queue="cpu"))
+        assert [one.token for one in store.unclaimed(["gpu"], now, 10)] == ["t1", "t2"]
+        assert [one.token for one in store.unclaimed(["gpu"], now - 1, 10)] == ["t1"]
+        assert [one.token for one in store.unclaimed(["gpu", "cpu"], now + 1, 2)] == ["t1", "t2"]
+        self.executor(store)
+        self.claimed(store, limit=1)
+        gpu = next(row for row in store.queues() if row.queue == "gpu")
+        assert (gpu.waiting, gpu.since, gpu.claimed) == (1, now - 1, 1)
+        assert [row.queue for row in store.queues()] == ["cpu", "gpu"]
+
+    def test_attempts_go_with_their_run(self, store: Store) -> None:
+        row = self.asking(store, self.asked("t1"))
+        self.leave(store, row, Status.PAUSED)
+        store.delete("r")
+        self.executor(store)
+        assert self.claimed(store) == []
+        assert store.queues() == []
 
 
 def _moved(row: ScheduleRow, by: int) -> ScheduleRow:

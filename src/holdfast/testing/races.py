@@ -15,7 +15,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from holdfast.errors import Fenced
-from holdfast.ports import Change, Message, NewRun, RunQuery, Status, Store, WorkerRow
+from holdfast.ports import (
+    Change,
+    EndedAttempt,
+    Message,
+    NewAttempt,
+    NewRun,
+    RunQuery,
+    Status,
+    Store,
+    WorkerKind,
+    WorkerRow,
+)
 from holdfast.testing.contract import LEASE, NAMES, MovableClock, record
 
 BLOCKED = 0.08
@@ -24,9 +35,10 @@ PATIENCE = 30.0
 
 
 class Scene:
-    """Runs in every state, two workers, and the operations that may meet there. `number` keeps it apart from others."""
+    """Runs in every state, two workers, and the operations that may meet there. `number` keeps it apart from others. With
+    `attempts` there are some of a run, and two executors."""
 
-    def __init__(self, stores: tuple[Any, Any], clock: MovableClock, number: int) -> None:
+    def __init__(self, stores: tuple[Any, Any], clock: MovableClock, number: int, attempts: bool = False) -> None:
         self.one, self.two = stores
         self.clock = clock
         for store in stores:
@@ -43,6 +55,27 @@ class Scene:
         self.one.create(self.new("free"))
         self.one.post(Message(run_id="done", kind="retry", control=True, late=True))
         self.one.post(Message(run_id="mine", kind="hook"))
+        self.pulled: list[str] = []
+        self.ended: list[str] = []
+        self.is_dropped = False
+        if attempts:
+            self._ask(number)
+
+    def _ask(self, number: int) -> None:
+        self.x1, self.x2 = f"x1-{number}", f"x2-{number}"
+        self.tokens = [f"{name}-{number}" for name in "abc"]
+        for store, worker in ((self.one, self.x1), (self.two, self.x2)):
+            row = WorkerRow(id=worker, app=store.app, host="h", pid=1, build="1", names=[], kind=WorkerKind.EXECUTOR)
+            store.register(row, LEASE)
+        asked = [
+            NewAttempt(token=token, cmd=token, step="train", number=1, queue="gpu", due=due, body=b"")
+            for due, token in enumerate(self.tokens)
+        ]
+        self.one.commit(self.w1, [Change(no=self.mine.row.no, attempts=asked)], 0, NAMES)
+        self._pull(self.two, self.x2, 1)
+
+    def _pull(self, store: Store, worker: str, limit: int) -> None:
+        self.pulled += [one.token for one in store.claim_attempts(worker, ["gpu"], ["train"], limit)]
 
     def new(self, run_id: str, **given: Any) -> NewRun:
         now = self.clock.now()
@@ -104,6 +137,39 @@ class Scene:
     def collects(self, store: Store) -> None:
         store.collect(10)
 
+    # -- what may meet where workers elsewhere execute attempts
+
+    def pulls(self, store: Store) -> None:
+        self._pull(store, self.x1, 10)
+
+    def takes_one(self, store: Store) -> None:
+        claimed = store.claim_attempt(self.x1, self.tokens[1])
+        self.pulled += [claimed.token] if claimed is not None else []
+
+    def pulls_too(self, store: Store) -> None:
+        self._pull(store, self.x2, 10)
+
+    def ends(self, store: Store) -> None:
+        self.ended += store.end_attempts(self.x2, [self._end(self.tokens[0], "done")])
+
+    def loses(self, store: Store) -> None:
+        """The executor is declared dead, and its attempt ended in its name."""
+        self.two.let_go(self.x2)
+        store.bury(self.w1)
+        for lost in store.lost_attempts(10):
+            self.ended += store.end_attempts(lost.worker or "", [self._end(lost.token, "lost")])
+
+    def drops(self, store: Store) -> None:
+        store.commit(self.w1, [Change(no=self.mine.row.no, dropped_attempts=self.tokens[::-1])], 0, NAMES)
+        self.is_dropped = True
+
+    def withdraws(self, store: Store) -> None:
+        store.commit(self.w1, [Change(no=self.mine.row.no, withdrawn_attempts=self.tokens[::-1])], 0, NAMES)
+        self.is_dropped = True
+
+    def _end(self, token: str, how: str) -> EndedAttempt:
+        return EndedAttempt(token, Message(run_id="mine", kind="outcome", body=how.encode(), dedupe=f"outcome:{token}"))
+
     # -- what holds in the end
 
     def check(self) -> None:
@@ -119,6 +185,12 @@ class Scene:
         for run, payloads in self.claimed:
             assert run in rows, f"{run} was claimed, and deleted"
             assert payloads == store.payloads(run), f"{run} was claimed with an old history"
+        assert len(self.pulled) == len(set(self.pulled)), f"attempts claimed twice: {self.pulled}"
+        assert len(self.ended) == len(set(self.ended)), f"attempts ended twice: {self.ended}"
+        left = {attempt.token for attempt in store.attempts("mine")}
+        assert not left & set(self.ended), f"ended, and still there: {left}"
+        if self.pulled and not self.is_dropped:
+            assert left | set(self.ended) == set(self.tokens), f"only {left} is left, and {self.ended} ended"
 
 
 Operation = Callable[[Scene, Store], None]
@@ -126,7 +198,13 @@ OPERATIONS: list[Operation] = [
     Scene.claims, Scene.claims_too, Scene.commits, Scene.starts_the_same, Scene.hands_over, Scene.expires, Scene.leaves,
     Scene.joins, Scene.posts, Scene.deletes, Scene.replaces, Scene.collects,
 ]  # fmt: skip
-ITS_OWN = {Scene.claims, Scene.commits, Scene.hands_over, Scene.leaves}
+ITS_OWN = {Scene.claims, Scene.commits, Scene.hands_over, Scene.leaves, Scene.drops, Scene.withdraws}
+WITH_ATTEMPTS: list[Operation] = [
+    Scene.pulls, Scene.takes_one, Scene.pulls_too, Scene.ends, Scene.loses, Scene.drops, Scene.withdraws,
+]  # fmt: skip
+FIRST_WITH_ATTEMPTS: list[Operation] = [Scene.takes_one, Scene.ends, Scene.loses, Scene.drops]
+BESIDE_ATTEMPTS: list[Operation] = [Scene.hands_over, Scene.expires, Scene.leaves]
+"""What else takes hold of the same rows."""
 _numbers = itertools.count(1)
 
 
@@ -179,12 +257,35 @@ class RaceContract:
     def clock(self) -> MovableClock:
         return MovableClock()
 
+    def test_a_process_goes_past_the_clocks_of_what_it_reads(self, stores: tuple[Any, Any]) -> None:
+        one, two = stores
+        scene = Scene(stores, self.clock, next(_numbers))
+
+        def far() -> int:
+            """Where the first one is, far beyond anything the second one knows of."""
+            return int(one.logical_clock.forward(100_000))
+
+        at = far()
+        one.create(scene.new("new"))
+        two.commit(scene.w2, [], 10, NAMES)
+        assert two.logical_clock.value > one.clocks("new")[1] > at, "a history that it claimed"
+        at = far()
+        one.post(Message(run_id="new", kind="hook"))
+        assert two.letters(scene.w2)[-1].clock > at
+        assert two.logical_clock.value > one.letters(scene.w2)[-1].clock, "a message"
+        at = far()
+        one.beat(scene.w1, LEASE)
+        two.workers()
+        assert two.logical_clock.value > at, "a heartbeat"
+        two.post(Message(run_id="new", kind="hook"))
+        assert one.letters(scene.w2)[-1].clock > at, "and what it writes tells of that"
+
     def conflicts(self, stores: tuple[Any, Any]) -> int:
         """How often the database had to refuse a transaction because of another one, if it counts that."""
         return 0
 
     def _overtake(self, stores: tuple[Any, Any], first: Operation) -> None:
-        for second in OPERATIONS:
+        for second in [*WITH_ATTEMPTS, *BESIDE_ATTEMPTS] if first in WITH_ATTEMPTS else OPERATIONS:
             if {first, second} <= ITS_OWN:
                 continue  # a worker does one thing at a time
             for at in range(1, self.statements + 1):
@@ -198,7 +299,7 @@ class RaceContract:
         second: Operation,
         at: int,
     ) -> bool:
-        scene = Scene(stores, self.clock, next(_numbers))
+        scene = Scene(stores, self.clock, next(_numbers), attempts=first in WITH_ATTEMPTS)
         stopped = Stopped(stores[0], at)
         errors: list[BaseException] = []
 
@@ -248,5 +349,5 @@ def _test(first: Operation) -> Callable[[RaceContract, Any], None]:
     return test
 
 
-for _operation in OPERATIONS:
+for _operation in [*OPERATIONS, *FIRST_WITH_ATTEMPTS]:
     setattr(RaceContract, f"test_one_that_{_operation.__name__}_may_be_overtaken", _test(_operation))

@@ -89,12 +89,19 @@ class TestApp:
         self.notifier = _SkippingIntercom(self)
         app.clock, app._store, app._notifier = self.clock, self.store, self.notifier
         app.replaced = {**app.replaced, **self._resources}
-        surroundings = Surroundings(app.arounds, app.replaced, self.store.secret)
+        surroundings = Surroundings(app.arounds, app.replaced, self.store.secret, app.instruments)
         executor = _InProcessExecutor(
-            self._find, app.codec, self.clock, surroundings=surroundings, keep_logs=app.keep_logs
+            self._find,
+            app.codec,
+            self.clock,
+            surroundings=surroundings,
+            keep_logs=app.keep_logs,
+            instruments=app.instruments,
         )
         settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
-        self.engine = Engine(app, self.store, executor, self.notifier, self.clock, app.build, settings, isolate=False)
+        self.engine = Engine(
+            app, self.store, executor, self.notifier, self.clock, app.build, settings, isolate=False, queues=None
+        )  # fmt: skip
         self._host = Host(self.engine, self.clock)
         self.clock.wake = self._host.wake
         self.clock.has_failed = lambda: self._host.failure is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.core import events as ev
@@ -31,11 +31,17 @@ def read_outcome(store: Query, row: RunRow, reader: PlainReader) -> dict[str, An
 
 
 def read_details(
-    store: Query, row: RunRow, reader: PlainReader, max_attempts: Mapping[str, int] | None = None
+    store: Query,
+    row: RunRow,
+    reader: PlainReader,
+    max_attempts: Mapping[str, int] | None = None,
+    events: Sequence[ev.AnyEvent] | None = None,
 ) -> dict[str, Any]:
-    """As JSON data. `max_attempts` is how often each step may be tried, where the code is at hand."""
+    """As JSON data. `max_attempts` is how often each step may be tried, where the code is at hand; `events` are those of
+    the run, if they were read already."""
     now = store.now()
-    events = [ev.from_json(payload) for payload in store.payloads(row.id)]
+    if events is None:
+        events = [ev.from_json(payload) for payload in store.payloads(row.id)]
     beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
     progress = store.attributes(row.id, "progress")
     logs = log_summaries(store.attributes(row.id, "logs"), reader)

@@ -20,7 +20,8 @@ from holdfast.views.values import PythonReader, detail_of
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """One event of a run's history, decoded. `detail` holds what is particular to its kind."""
+    """One event of a run's history, decoded. `detail` holds what is particular to its kind. `clock` is the logical clock
+    of the process that wrote it; 0 if an older version did."""
 
     seq: int
     kind: str
@@ -30,6 +31,7 @@ class RunEvent:
     cause: int
     attempt: int
     detail: dict[str, Any]
+    clock: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class Entries:
         self._codec = codec
         self._reader = PythonReader(codec)
 
-    def event(self, event: ev.AnyEvent) -> RunEvent:
+    def event(self, event: ev.AnyEvent, clock: int = 0) -> RunEvent:
         fields = {field: getattr(event, field) for field in event.__struct_fields__}
         return RunEvent(
             seq=event.seq,
@@ -150,6 +152,7 @@ class Entries:
             cause=fields.get("cause", 0),
             attempt=fields.get("attempt", 0),
             detail=detail_of(fields, self._reader),
+            clock=clock,
         )
 
     def steps(self, history: Iterable[ev.Event], progress: Mapping[str, bytes]) -> RunSteps:
@@ -181,4 +184,4 @@ class Entries:
         return sorted(found, key=lambda kept: kept.lines[0].at)
 
     def streamed(self, row: StreamRow) -> StreamedItem:
-        return StreamedItem(row.number, self._codec.decode(row.item), row.cmd, row.attempt, moment(row.ts))
+        return StreamedItem(row.number, self._codec.decode_loosely(row.item), row.cmd, row.attempt, moment(row.ts))

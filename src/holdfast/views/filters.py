@@ -33,15 +33,13 @@ def parse_filter(text: str, now: int, encode: Callable[[Any], bytes]) -> RunQuer
     found: dict[str, Any] = {}
     data: dict[str, str] = {}
     spans: list[DataSpan] = []
-    if _TERM.sub("", text).strip():
-        raise ArgumentError(f'filter {show(text)}: a " is open; close it')
-    for term in _TERM.findall(text):
+    for term in terms_of(text):
         if term.startswith("data.") and add_data_term(term.removeprefix("data."), encode, data, spans):
             continue
         name, colon, value = term.partition(":")
-        value = _unquoted(value)
+        value = unquoted(value)
         if not colon or term.startswith('"'):
-            name, value = "id", _unquoted(term)
+            name, value = "id", unquoted(term)
         if not value:
             raise ArgumentError(f"filter {show(term)}: nothing comes after {name}:; give a value, or leave it out")
         if name == "status":
@@ -97,6 +95,12 @@ def _between(key: str, sign: str, bound: str) -> DataSpan:
     return DataSpan(key=key, low=bound[0], high=bound, upto=sign == "<=")
 
 
+def terms_of(text: str) -> list[str]:
+    if _TERM.sub("", text).strip():
+        raise ArgumentError(f'filter {show(text)}: a " is open; close it')
+    return _TERM.findall(text)
+
+
 def _status(word: str) -> Status:
     known = {status.lower(): status for status in Status} | _SAID
     status = known.get(word.lower())
@@ -130,7 +134,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _unquoted(text: str) -> str:
+def unquoted(text: str) -> str:
     if not text.startswith('"'):
         return text
     found = _value(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -199,18 +199,20 @@ def _by_cause(history: Sequence[ev.Event], views: Sequence[StepView]) -> Graph:
 # -- many as one
 
 
-def folded(graph: Graph, most: int = 20) -> Graph:
-    """Where more than `most` steps of one name stand in the same place, one node stands for all of them."""
+def folded(graph: Graph, most: int = 20, opened: Collection[str] = ()) -> Graph:
+    """Where more than `most` steps of one name stand in the same place, one node stands for all of them, unless its id
+    is among those `opened`."""
     inside = {node.parent for node in graph.nodes}
     alike = Counter((node.parent, node.name) for node in graph.nodes if _is_single(node, inside))
     stands_for: dict[str, str] = {}
     nodes: dict[str, GraphNode] = {}
     for node in graph.nodes:
         count = alike[node.parent, node.name] if _is_single(node, inside) else 0
-        if count <= most:
+        id = fan_id(node)
+        if count <= most or id in opened:
             nodes[node.id] = node
             continue
-        id = stands_for[node.id] = f"{node.parent}:{node.name}×{count}"
+        stands_for[node.id] = id
         fan = nodes.get(id) or GraphNode(
             id=id, kind="fan", name=node.name, label=f"{node.name} × {count}", parent=node.parent
         )
@@ -222,6 +224,11 @@ def folded(graph: Graph, most: int = 20) -> Graph:
     return replace(
         graph, nodes=tuple(nodes.values()), edges=tuple(edge for edge in edges if edge.source != edge.target)
     )
+
+
+def fan_id(node: GraphNode) -> str:
+    """Of the node that stands for all of its name in the same place."""
+    return f"{node.parent}:{node.name}"
 
 
 def _is_single(node: GraphNode, inside: set[str]) -> bool:

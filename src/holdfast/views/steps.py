@@ -72,6 +72,11 @@ _STATES = {
     "ChildCancelled": StepState.CANCELLED, "ChildDropped": StepState.CANCELLED,
     "StepSkipped": StepState.SKIPPED, "StepRefused": StepState.FAILURE,
 }  # fmt: skip
+STEP_EVENTS = (
+    *_STATES, "Planned", "OutcomeReused", "ChildAwaited", "RunStarted", "AttemptStarted", "ContinuedAsNew", "RunTakenUp",
+    "RunCompleted", "RunFailed", "RunCancelled",
+)  # fmt: skip
+"""The kinds of events that tell of steps."""
 _ENDINGS = ("StepCancelled", "ChildDropped", "StepSkipped", "StepRefused")
 
 

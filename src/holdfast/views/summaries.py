@@ -54,12 +54,15 @@ def outcome_summary(row: RunRow, end: ev.Event | None, reader: PlainReader) -> d
     return {"reason": end.reason if isinstance(end, ev.RunCancelled) else ""}
 
 
-def event_summary(payload: bytes, reader: PlainReader) -> dict[str, Any]:
-    """An event, read as JSON and not as one of the kinds known here: a store may be newer than this code."""
+def event_summary(payload: bytes, reader: PlainReader, clocks: Mapping[int, int] | None = None) -> dict[str, Any]:
+    """An event, read as JSON and not as one of the kinds known here: a store may be newer than this code. `clocks` are
+    the logical clocks of its history, by number."""
     raw = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
     summary: dict[str, Any] = {name: reader.value(raw[name]) for name in ("seq", "kind") if name in raw}
     summary["at"] = iso(reader.value(raw.get("ts")))
     summary |= {name: reader.value(raw[name]) for name in ("name", "cmd", "cause", "attempt") if name in raw}
+    if clocks is not None:
+        summary["clock"] = clocks.get(summary.get("seq", 0), 0)
     return summary | {"detail": detail_of(raw, reader)}
 
 
@@ -119,6 +122,7 @@ def worker_summary(worker: WorkerRow, now: int) -> dict[str, Any]:
         "alive": worker.lease_until >= now,
         "lease_seconds": round((worker.lease_until - now) / 1_000_000, 1),
         "started_at": iso(worker.started_at),
+        "clock": worker.clock,
         "names": worker.names,
     }
 

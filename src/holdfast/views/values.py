@@ -91,13 +91,13 @@ class PlainReader:
 
 
 class PythonReader:
-    """Python objects, as an app's codec rebuilds them."""
+    """Python objects, as an app's codec rebuilds them; of classes that aren't known here, what they hold."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
     def value(self, data: Data | None) -> Any:
-        return None if data is None else self._codec.decode(data)
+        return None if data is None else self._codec.decode_loosely(data)
 
     def error(self, data: Data | None) -> BaseException | None:
         return None if data is None or bytes(data) == b"null" else self._codec.decode_error(data)
@@ -109,8 +109,9 @@ class PythonReader:
     def arguments(self, data: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
         found = msgspec.json.decode(data)
         if isinstance(found, dict) and set(found) <= {"args", "kwargs"}:
-            return self._codec.decode_call(data)
-        return (self._codec.decode(data),), {}
+            call = self._codec.decode_loosely(data)
+            return tuple(call.get("args", ())), call.get("kwargs", {})
+        return (self._codec.decode_loosely(data),), {}
 
     def moment(self, us: int | None) -> dt.datetime | None:
         return moment(us)

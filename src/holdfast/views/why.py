@@ -49,8 +49,15 @@ def why(
         return _stuck(row, history, reader)
     if status == Status.PAUSED:
         paused = _last(history, ev.RunPaused)
+        by = paused.by if paused is not None else ""
         text = row.reason or "paused; no reason was given"
-        return Why(kind="paused", text=text, since=paused and paused.ts, details={"reason": row.reason})
+        text += f" (paused by {by})" if by else ""
+        return Why(
+            kind="paused",
+            text=text,
+            since=paused and paused.ts,
+            details={"reason": row.reason} | ({"by": by} if by else {}),
+        )
     if status == Status.PENDING and row.started_at is None and _is_ahead(row, now):
         text = f"begins {until(row.wake_at or now, now)}"
         return Why(kind="not_yet", text=text, since=row.created_at, details={"begins_at": row.wake_at})

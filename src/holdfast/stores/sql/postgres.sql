@@ -39,7 +39,7 @@ LIMIT 1;
 
 -- name: beat
 -- On the way the time of the database is asked for.
-UPDATE workers SET lease_until = :until WHERE id = :worker
+UPDATE workers SET lease_until = :until, clock = :clock WHERE id = :worker
 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
 -- name: database_time
@@ -63,3 +63,17 @@ SELECT (SELECT extract(epoch FROM clock_timestamp() - greatest(at, pg_postmaster
 -- name: dead_messages
 -- Messages to runs that were deleted while these were under way.
 DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);
+
+-- name: claim_attempts
+-- Whether the worker is alive, and what it has claimed, in one statement.
+WITH alive AS MATERIALIZED (SELECT 1 FROM workers WHERE id = :worker {fence}),
+due AS MATERIALIZED (
+    SELECT a.token FROM attempts a
+    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue {among queues} AND a.not_before <= :now
+      AND a.step {among steps} AND EXISTS (SELECT 1 FROM alive)
+    ORDER BY a.not_before LIMIT :limit {skip}),
+claimed AS (
+    UPDATE attempts a SET worker = :worker, state = 'CLAIMED', claimed_at = :now FROM due WHERE a.token = due.token
+    RETURNING a.token, a.body, a.not_before, a.clock)
+SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true
+ORDER BY c.not_before;

@@ -7,6 +7,11 @@ VALUES (:app, :id, :workflow, :status, :wake_at, :priority, :parent_id, :parent_
 ON CONFLICT (app, id) DO NOTHING
 RETURNING no;
 
+-- name: put_off
+-- Only what no worker has seen may still become another.
+UPDATE runs SET wake_at = :wake_at, fingerprint = :fingerprint
+WHERE no = :no AND app = :app AND status = 'PENDING' AND owner IS NULL AND started_at IS NULL AND held = 0;
+
 -- name: select_run
 SELECT {columns} FROM runs WHERE app = :app AND id = :id;
 
@@ -42,14 +47,14 @@ WHERE no IN (
 RETURNING {columns};
 
 -- name: history_from_base
-SELECT h.run, h.payload FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
+SELECT h.run, h.payload, h.clock FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
 WHERE r.no {numbered nos} ORDER BY h.run, h.seq;
 
 -- name: letters_of_runs
-SELECT id, run, kind, body FROM inbox WHERE run {numbered nos} ORDER BY id;
+SELECT id, run, kind, body, ts, clock FROM inbox WHERE run {numbered nos} ORDER BY id;
 
 -- name: letters_of_worker
-SELECT i.id, i.run, i.kind, i.body FROM inbox i {ordered_join} runs r ON r.no = i.run
+SELECT i.id, i.run, i.kind, i.body, i.ts, i.clock FROM inbox i {ordered_join} runs r ON r.no = i.run
 WHERE r.owner = :worker ORDER BY i.id;
 
 -- name: consume
@@ -57,8 +62,8 @@ DELETE FROM inbox WHERE id {numbered ids};
 
 -- name: post
 -- Senders only insert. A run that has ended takes only what is meant for it even so.
-INSERT INTO inbox (run, kind, control, dedupe, body, ts)
-SELECT no, :kind, :control, :dedupe, :body, :now FROM runs
+INSERT INTO inbox (run, kind, control, dedupe, body, ts, clock)
+SELECT no, :kind, :control, :dedupe, :body, :now, :clock FROM runs
 WHERE app = :app AND id = :run_id AND (:late = 1 OR status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED'))
   AND no = coalesce(CAST(:run_no AS BIGINT), no)
   AND (CAST(:child_of AS TEXT) IS NULL OR parent_id = CAST(:child_of AS TEXT))
@@ -110,15 +115,17 @@ INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE 
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING;
 
 -- name: insert_worker
-INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until)
-VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until);
+INSERT INTO workers (id, app, host, pid, build, names, schedules, address, started_at, lease_until, kind, queues, steps,
+                     clock)
+VALUES (:id, :app, :host, :pid, :build, :names, :schedules, :address, :started_at, :lease_until, :kind, :queues, :steps,
+        :clock);
 
 -- name: beat
-UPDATE workers SET lease_until = :until WHERE id = :worker;
+UPDATE workers SET lease_until = :until, clock = :clock WHERE id = :worker;
 
 -- name: select_workers
-SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules FROM workers WHERE app = :app
-ORDER BY started_at, id;
+SELECT id, app, host, pid, build, names, address, started_at, lease_until, schedules, kind, queues, steps, clock
+FROM workers WHERE app = :app ORDER BY started_at, id;
 
 -- name: addresses
 SELECT address FROM workers WHERE (app = :app OR :everyone = 1) AND address <> '';
@@ -154,7 +161,7 @@ UPDATE runs SET owner = NULL, wake_at = CASE WHEN held = 0 AND finished_at IS NU
 WHERE app = :app AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = runs.owner);
 
 -- name: learn
-UPDATE workers SET names = :names, schedules = :schedules WHERE id = :worker;
+UPDATE workers SET names = :names, schedules = :schedules, queues = :queues, steps = :steps WHERE id = :worker;
 
 -- name: welcome
 -- A new worker may know code that nobody knew, or have mended code that diverged.
@@ -166,11 +173,32 @@ WHERE no IN (
     ORDER BY no {lock});
 
 -- name: payloads
-SELECT payload FROM history WHERE run = :no AND seq > :after ORDER BY seq;
+SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until ORDER BY seq;
 
 -- name: payloads_of_kinds
-SELECT payload FROM history WHERE run = :no AND seq > :after
+SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until
 AND kind {among kinds} ORDER BY seq;
+
+-- name: histories
+SELECT run, payload FROM history WHERE run {numbered nos} ORDER BY run, seq;
+
+-- name: histories_of_kinds
+SELECT run, payload FROM history WHERE run {numbered nos} AND kind {among kinds} ORDER BY run, seq;
+
+-- name: first_from
+SELECT no FROM runs WHERE app = :app AND created_at >= :time ORDER BY created_at LIMIT 1;
+
+-- name: last_before
+SELECT no FROM runs WHERE app = :app AND created_at < :time ORDER BY created_at DESC LIMIT 1;
+
+-- name: workflow_names
+-- From one name to the next by the index, as in `apps`.
+WITH RECURSIVE found (name) AS (
+    SELECT min(workflow) FROM runs WHERE app = :app AND workflow >= :begins AND workflow < :ends
+    UNION ALL
+    SELECT (SELECT min(r.workflow) FROM runs r WHERE r.app = :app AND r.workflow > found.name AND r.workflow < :ends)
+    FROM found WHERE found.name IS NOT NULL)
+SELECT name FROM found WHERE name IS NOT NULL LIMIT :limit;
 
 -- name: attributes
 SELECT value, body FROM attributes WHERE run = :no AND key = :key;

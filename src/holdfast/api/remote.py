@@ -1,0 +1,97 @@
+"""`app.remote("fulfil")`: a workflow or step by its name alone, for programs that don't have the workers' code."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.checks import check_arguments, check_text
+from holdfast.api.handles import Run
+from holdfast.api.options import (
+    NO_OPTIONS,
+    IfExists,
+    StartOptions,
+    calls_of,
+    options_of_many,
+    start_options_of,
+)
+from holdfast.blocking import twin
+from holdfast.core.registry import is_own
+from holdfast.durations import Duration
+from holdfast.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from holdfast.api.owner import Owner
+
+
+class Remote:
+    """A workflow or step by name. Its arguments are recorded as plain data, and checked by the worker that takes the run
+    up: if they don't fit, the run fails with an ArgumentError. Results of classes that aren't known here are plain data."""
+
+    def __init__(self, app: Owner, name: str, options: StartOptions = NO_OPTIONS) -> None:
+        check_text("name", name)
+        if is_own(name):
+            raise ArgumentError(f"{name!r} is Holdfast's own, and not started by name; use chain, group or chord")
+        self._app = app
+        self._options = options
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name!r} of app {self._app.name!r}, by name>"
+
+    def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Start a run. It is durable when this returns, whether or not a worker knows the name by now."""
+        return self._app.client.start(self.name, self._encode(args, kwargs), self._options)
+
+    async def astart(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """`start` for async code."""
+        return await asyncio.to_thread(self.start, *args, **kwargs)
+
+    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[Any]]:
+        """Start a run for each call, all in one commit: either all are durable when this returns, or none was started.
+        A tuple is the arguments of a call; anything else is its only argument. `ids` are those of the runs, in the same
+        order."""
+        encoded = [self._encode(args, {}) for args in calls_of(self.name, calls)]
+        chosen = options_of_many(self.name, len(encoded), self._options, ids)
+        return self._app.client.start_many([(self.name, *each) for each in zip(encoded, chosen, strict=True)])
+
+    astart_many = twin(start_many)
+
+    def delay(self, *args: Any, **kwargs: Any) -> Run[Any]:
+        """Celery's spelling of `start`."""
+        return self.start(*args, **kwargs)
+
+    def apply_async(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any) -> Run[Any]:
+        """Celery's spelling of `options(...).start(...)`: `countdown`, `eta`, `task_id` mean delay, at, id."""
+        chosen = start_options_of(f"{self!r}.apply_async()", options)
+        given, named = check_arguments(args, kwargs)
+        return Remote(self._app, self.name, chosen).start(*given, **named)
+
+    def options(
+        self,
+        *,
+        id: str | None = None,
+        delay: Duration | None = None,
+        at: dt.datetime | None = None,
+        priority: int = 0,
+        timeout: Duration | None = None,
+        max_retries: int | None = None,
+        queue: str | None = None,
+        if_exists: IfExists = "return",
+        expires: Duration | dt.datetime | None = None,
+        debounce: Duration | None = None,
+        at_most: Duration | None = None,
+    ) -> Remote:
+        """Say more about the runs that this starts: `app.remote("fulfil").options(id="order-17").start(...)`."""
+        chosen = StartOptions(
+            id, delay, at, priority, timeout, max_retries, queue, if_exists, expires=expires, debounce=debounce,
+            at_most=at_most,
+        )  # fmt: skip
+        return Remote(self._app, self.name, chosen)
+
+    def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        if self._app.knows(self.name):
+            return self._app.encode_by_name(self.name, args, kwargs)
+        return self._app.codec.encode_call(args, kwargs, f"the arguments of {self.name!r}")

@@ -1,0 +1,140 @@
+"""`app.select(...)`: all runs that a filter names, to count and to act on at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.api.checks import check_flag, check_text, one_of
+from holdfast.api.handles import Run
+from holdfast.blocking import twin
+from holdfast.engine.records import control
+from holdfast.errors import ArgumentError
+from holdfast.ports import FINAL, RunQuery, RunRow, Status, Topic
+
+if TYPE_CHECKING:
+    from holdfast.api.client import Client
+
+Action = Literal["cancel", "terminate", "pause", "resume", "retry", "delete"]
+
+_OPEN = [status for status in Status if status not in FINAL]
+APPLIES: dict[str, list[Status]] = {
+    "cancel": _OPEN,
+    "terminate": _OPEN,
+    "pause": [status for status in _OPEN if status != Status.PAUSED],
+    "resume": [Status.PAUSED, Status.STUCK],
+    "retry": [Status.FAILURE, Status.CANCELLED, Status.STUCK],
+    "delete": [*sorted(FINAL), Status.PAUSED, Status.STUCK],
+}
+"""The statuses in which each action means something."""
+
+BATCH = 500  # runs in one transaction: others want to write, too
+_NO_LIMIT = 2**62
+
+
+class Acted(NamedTuple):
+    """What an action on many runs came to: how many it was done to, and how many were found, but had gone on to where it
+    no longer applies, or (of a deletion) were in use."""
+
+    done: int
+    skipped: int = 0
+
+
+class Selection:
+    """Runs that a filter names: what `app.select(...)` gives. Each action is done to those of them to which it applies
+    (`cancel` to those that have not ended, `retry` to those that failed or were cancelled, and so on), newest first, and
+    to none that is started after it began."""
+
+    def __init__(self, client: Client, query: RunQuery) -> None:
+        self._client = client
+        self.query = query
+
+    def __iter__(self) -> Iterator[Run[Any]]:
+        return (Run(self._client, row.id, row.no) for rows in self._pages(self.query) for row in rows)
+
+    def count(self, action: Action | None = None) -> int:
+        """How many there are; with an action, how many it would be done to."""
+        return sum(self.counts(action).values())
+
+    def counts(self, action: Action | None = None) -> dict[Status, int]:
+        """How many there are of each status; with an action, only those it would be done to."""
+        query = self.query if action is None else self._of(action)
+        if query is None:
+            return {}
+        found = self._client.store.counts(query, _NO_LIMIT)
+        return {Status(status): number for status, number in found.items() if number}
+
+    def cancel(self, reason: str = "") -> Acted:
+        """`run.cancel` for each."""
+        return self._tell("cancel", reason)
+
+    def terminate(self, reason: str) -> Acted:
+        """`run.terminate` for each."""
+        check_text("reason", reason)
+        return self._tell("terminate", reason)
+
+    def pause(self, reason: str = "", *, children: bool = False) -> Acted:
+        """`run.pause` for each."""
+        return self._tell("pause", reason, children)
+
+    def resume(self, *, children: bool = False) -> Acted:
+        """`run.resume` for each."""
+        return self._tell("resume", children=children)
+
+    def retry(self) -> Acted:
+        """`run.retry` for each."""
+        return self._tell("retry")
+
+    def delete(self) -> Acted:
+        """`run.delete` for each."""
+        done = found = 0
+        for rows in self._matching("delete"):
+            found += len(rows)
+            done += self._client.delete_all(rows)
+        return Acted(done, found - done)
+
+    acount = twin(count)
+    acounts = twin(counts)
+    acancel = twin(cancel)
+    aterminate = twin(terminate)
+    apause = twin(pause)
+    aresume = twin(resume)
+    aretry = twin(retry)
+    adelete = twin(delete)
+
+    def _tell(self, action: Action, reason: str = "", children: bool = False) -> Acted:
+        check_text("reason", reason, empty=True)
+        check_flag("children", children, ArgumentError)
+        store = self._client.store
+        done = found = 0
+        for rows in self._matching(action):
+            fit = [row for row in rows if action != "pause" or row.durable]
+            posted = store.post_all(
+                [
+                    control(row.id, action, reason, late=action == "retry", run_no=row.no, children=children)
+                    for row in fit
+                ]
+            )
+            found += len(rows)
+            done += sum(each.kept for each in posted)
+            self._client.notifier.ring(Topic.INBOX)
+        return Acted(done, found - done)
+
+    def _of(self, action: str) -> RunQuery | None:
+        """Those it applies to; None if it applies to no status that was asked for."""
+        one_of("action", action, tuple(APPLIES), ArgumentError)
+        wanted = set(self.query.statuses or Status)
+        statuses = [str(status) for status in APPLIES[action] if status in wanted]
+        return replace(self.query, statuses=statuses) if statuses else None
+
+    def _matching(self, action: str) -> Iterator[list[RunRow]]:
+        query = self._of(action)
+        return iter(()) if query is None else self._pages(query)
+
+    def _pages(self, query: RunQuery) -> Iterator[list[RunRow]]:
+        query = replace(query, limit=BATCH)
+        while rows := self._client.store.runs(query):
+            yield rows
+            query = replace(query, after=rows[-1].no)

@@ -1,0 +1,172 @@
+"""What an engine tells those who watch its store: which events it has committed, so that they read them there, and the
+little that no history says. While nobody does nothing is gathered, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.core.reports import step_id
+from holdfast.engine.identity import Identity
+from holdfast.errors import StoreError
+from holdfast.ports import Attempt, Backlog, Change, Claimed, Notes, RunNote, Status, Store
+from holdfast.telemetry.instruments import WorkerReport
+
+if TYPE_CHECKING:
+    from holdfast.engine.run import LiveRun
+
+logger = logging.getLogger("holdfast.telemetry")
+INTERVAL = 0.1
+"""Seconds between two rows for those who watch."""
+LOOK_AGAIN = 2.0
+"""Seconds after which it is asked again whether anybody does."""
+MOST = 10_000
+"""How much waits to be written while the store doesn't take it; what comes on top is dropped."""
+COUNTED = 10_000
+WORKER_EVENTS = {"worker_started": "online", "worker_beat": "heartbeat", "worker_stopped": "offline"}
+
+
+class Broadcast:
+    """Gathers on the engine's thread, and writes on one of its own, which there is as long as somebody watches."""
+
+    def __init__(self, store: Store, me: Identity) -> None:
+        self.is_on = False
+        self._store = store
+        self._me = me
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_ending = threading.Event()
+        self._notes = Notes(worker="")
+
+    # -- on and off
+
+    def wake(self, hello: Callable[[], None]) -> None:
+        """Somebody may watch: find out, on a thread. `hello` is called once it is known that somebody does."""
+        with self._lock:
+            if self._thread is None and not self._is_ending.is_set():
+                self._thread = threading.Thread(
+                    target=self._carry, args=(hello,), name="holdfast-telemetry", daemon=True
+                )
+                self._thread.start()
+
+    def look(self, hello: Callable[[], None]) -> None:
+        """With each heartbeat: whether anybody has begun to watch."""
+        if not self.is_on and self._store.is_watched():
+            self.wake(hello)
+
+    def _carry(self, hello: Callable[[], None]) -> None:
+        try:
+            looked = 0.0
+            while not self._is_ending.wait(INTERVAL if self.is_on else 0):
+                if time.monotonic() - looked >= LOOK_AGAIN:
+                    looked = time.monotonic()
+                    was_on, self.is_on = self.is_on, self._is_watched()
+                    if not self.is_on:
+                        return
+                    if not was_on:
+                        hello()
+                self.flush()
+            self.flush()  # what was told last
+        finally:
+            self.is_on = False
+            with self._lock:
+                self._thread = None
+                self._notes = Notes(worker="")
+
+    def _is_watched(self) -> bool:
+        try:
+            return self._store.is_watched()
+        except StoreError:
+            return self.is_on
+
+    def flush(self) -> None:
+        """Write what was gathered. If that fails it is lost: nobody waits for telemetry."""
+        with self._lock:
+            notes, self._notes = self._notes, Notes(worker="")
+        if notes.size():
+            notes.worker = self._me.worker
+            try:
+                self._store.publish(notes)
+            except StoreError as error:
+                logger.debug("telemetry could not be written: %s", error)
+
+    def close(self) -> None:
+        """Write what is left, and end."""
+        self._is_ending.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(1)
+
+    # -- what is told
+
+    def committed(self, changes: Sequence[tuple[LiveRun, Change]], claimed: Sequence[Claimed]) -> None:
+        with self._lock:
+            if self._notes.size() <= MOST:
+                self._note(self._notes, changes, claimed)
+
+    def _note(self, notes: Notes, changes: Sequence[tuple[LiveRun, Change]], claimed: Sequence[Claimed]) -> None:
+        forward, now = self._store.logical_clock.forward, self._store.now()
+        for live, change in changes:
+            no = live.row.no
+            if change.records:
+                known = notes.recorded.get(no)
+                first = change.records[0].seq if known is None else known[0]
+                notes.recorded[no] = (first, change.records[-1].seq)
+            for new in change.attempts:
+                sent = {
+                    "type": "step-sent", "id": step_id(live.row.id, new.cmd), "run_id": live.row.id, "name": new.step,
+                    "workflow": live.row.workflow, "root_id": live.row.root_id or live.row.id, "queue": new.queue,
+                    "attempt": new.number, "origin": self._me.worker, "timestamp": now / 1_000_000, "clock": forward(),
+                }  # fmt: skip
+                notes.events.append(sent)
+            for child in change.children:
+                if child.no is not None:
+                    notes.recorded[child.no] = (1, 1)
+            if live.released and change.columns.get("status") == Status.WAITING:
+                notes.runs.append(RunNote(no, "waiting", now, forward(), change.columns.get("reason", "")))
+        for one in claimed:
+            no = one.row.no
+            if one.row.status == Status.RUNNING:
+                if one.is_first:
+                    notes.recorded.setdefault(no, (1, 1))
+                notes.runs.append(RunNote(no, "started" if one.is_first else "resumed", now, forward()))
+
+    def progressed(self, attempt: Attempt, began: int, said: dict[str, Any]) -> None:
+        """`began` is when the attempt did. Nothing else may have told that yet."""
+        about = {
+            "id": step_id(attempt.run_id, attempt.cmd), "run_id": attempt.run_id, "name": attempt.step,
+            "workflow": attempt.workflow, "parent_id": attempt.run_id, "root_id": attempt.root_id,
+            "attempt": attempt.number, "worker": self._me.worker,
+        }  # fmt: skip
+        self._send({"type": "step-started", "timestamp": began / 1_000_000, **about})
+        self._send({"type": "step-progress", **about, **said})
+
+    def worker(self, what: str, report: WorkerReport) -> None:
+        said = msgspec.to_builtins(report)
+        del said["id"]
+        self._send(
+            {
+                "type": f"worker-{WORKER_EVENTS[what]}", "hostname": said.pop("host"), "freq": said.pop("beat"), **said,
+                "origin": report.id,
+            }
+        )  # fmt: skip
+
+    def _send(self, event: dict[str, Any]) -> None:
+        event = {"origin": self._me.worker, "timestamp": self._store.now() / 1_000_000, **event}
+        event["clock"] = self._store.logical_clock.forward()
+        with self._lock:
+            if self._notes.size() <= MOST:
+                self._notes.events.append(event)
+
+    def backlog(self) -> Backlog:
+        """What waits in the store, for reports of this worker."""
+        try:
+            return self._store.backlog(COUNTED)
+        except StoreError:
+            return Backlog()
