@@ -541,19 +541,22 @@ class Client:
         id: str | None,
         timeout: Duration | None,
         given_up: threading.Event | None = None,
+        *,
+        plain: bool = False,
     ) -> Any:
-        """Ask a run and wait for its answer; what it has published answers at once."""
+        """Ask a run and wait for its answer; what it has published answers at once. A `plain` answer is JSON data."""
         limit = check_request(request, id, timeout)
         definition, message = self._question(run, request, payload, id)
         row = self.row(run)
         if definition is not None and definition.data is not None:
             published = self.store.data(run.id).get(definition.data)
             if published is not None:
-                return self._decode_as(published, definition.answer)
+                return self.codec.plain(published) if plain else self._decode_as(published, definition.answer)
         if self.store.answer(run.id, message.request) is None:
             self._refuse_without_history(row, "asked")
             self._post(message, f"request {_name_of(request)!r} can't be asked")
-        return self._answer(run, definition, _name_of(request), message.request, limit, given_up)
+        answer = self._answer(run, _name_of(request), message.request, limit, given_up)
+        return self.codec.plain(answer) if plain else self._decode_as(answer, definition and definition.answer)
 
     def _question(
         self, run: Which, request: RequestDefinition[Any, Any] | str, payload: object, id: str | None
@@ -570,12 +573,13 @@ class Client:
     def _answer(
         self,
         run: Which,
-        definition: RequestDefinition[Any, Any] | None,
         name: str,
         id: str,
         limit: int | None,
         given_up: threading.Event | None,
-    ) -> Any:
+    ) -> bytes:
+        """What the run has answered, encoded, once it has."""
+
         def look(row: RunRow) -> bytes | None:
             found = self.store.answer(run.id, id)
             if found is None and row.status in FINAL and "retry" not in self.store.orders(run.id):
@@ -592,7 +596,7 @@ class Client:
             if isinstance(error, RequestError):
                 raise error
             raise RequestRefusedError(f"run {run.id} refused request {name!r}: {in_words_of(error)}") from error
-        return self._decode_as(bytes(body.answer), None if definition is None else definition.answer)
+        return bytes(body.answer)
 
     def _decode_as(self, data: bytes, model: Any) -> Any:
         try:
@@ -671,7 +675,8 @@ class Client:
         self, run: Run[Any], ask: Ask[Any], message: Message, given_up: threading.Event | None = None
     ) -> Any:
         limit = check_request(ask.request, ask.id, ask.timeout)
-        return self._answer(run._which, ask.request, ask.request.name, message.request, limit, given_up)
+        answer = self._answer(run._which, ask.request.name, message.request, limit, given_up)
+        return self._decode_as(answer, ask.request.answer)
 
     def send_hook(self, token: str | None, payload: object, key: str | None, name: str | None) -> None:
         if (token is None) == (key is None):
