@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
-    from holdfast.codec import Codec
+    from holdfast.codec import Blobs, Codec, Directory
     from holdfast.compose.checkpointed import Checkpoint, Checkpointed
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
     from holdfast.core.context import StartCall, StepAttempt, WorkflowAttempt
+    from holdfast.core.limits import Limit
     from holdfast.core.resources import Resource, use
     from holdfast.default_app import step, workflow
     from holdfast.errors import (
@@ -107,6 +108,7 @@ __all__ = [
     "App",
     "ArgumentError",
     "Ask",
+    "Blobs",
     "BlockingCallError",
     "Canvas",
     "Checkpoint",
@@ -120,6 +122,7 @@ __all__ = [
     "DeadlockError",
     "DecodeError",
     "DefinitionError",
+    "Directory",
     "DuplicateNameError",
     "EncodeError",
     "Every",
@@ -132,6 +135,7 @@ __all__ = [
     "HookNotFoundError",
     "HookPayloadError",
     "HookTokenError",
+    "Limit",
     "LogLine",
     "MemberError",
     "NeverAwaitedError",
@@ -237,8 +241,9 @@ _HOMES = {
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
-    "holdfast.codec": ["Codec"],
+    "holdfast.codec": ["Blobs", "Codec", "Directory"],
     "holdfast.core.context": ["StartCall", "StepAttempt", "WorkflowAttempt"],
+    "holdfast.core.limits": ["Limit"],
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.compose.saga": ["Saga", "saga"],
     "holdfast.compose.dag": ["Dag"],

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from holdfast import failpoints
-from holdfast.api.checks import check_number, check_text, duration_of, to_epoch
+from holdfast.api.checks import check_number, check_queue, check_text, duration_of, to_epoch
 from holdfast.api.client import Client
 from holdfast.api.domain_events import emit_now
 from holdfast.api.handles import Run, RunPage
@@ -39,7 +39,8 @@ from holdfast.api.selection import Selection
 from holdfast.api.telemetry import StoreTransport
 from holdfast.blocking import twin
 from holdfast.codec import Codec
-from holdfast.core.definitions import StepDefinition, WorkflowDefinition
+from holdfast.codec.blobs import store_mark, sweep
+from holdfast.core.definitions import DEFAULT_QUEUE, StepDefinition, WorkflowDefinition
 from holdfast.core.loop import running
 from holdfast.core.registry import add_app, refuse_while_importing
 from holdfast.durations import Duration
@@ -380,11 +381,14 @@ class App(Registry):
     atrace = twin(trace)
 
     def gc(self, batch: int = 500) -> int:
-        """Delete runs whose time of retention has passed, in batches; how many there were."""
+        """Delete runs whose time of retention has passed, in batches, and blobs that no run has named for a day; how many
+        runs there were."""
         check_number("batch", batch, 1)
         total = 0
         while (gone := self.store.collect(batch)).runs or gone.events:
             total += gone.runs
+        if self.codec.blobs is not None:
+            sweep(self.codec.blobs, store_mark(self.store.secret()), self.store.named_blobs)
         return total
 
     agc = twin(gc)
@@ -413,10 +417,44 @@ class App(Registry):
         return digest.hexdigest()[:12]
 
     def make_engine(
-        self, *, concurrency: int = 16, processes: int | None = None, settings: Settings | None = None
+        self,
+        *,
+        concurrency: int = 16,
+        processes: int | None = None,
+        settings: Settings | None = None,
+        queues: Sequence[str] | None = (DEFAULT_QUEUE,),
     ) -> Host:
-        """An engine with an executor of its own, not started yet."""
-        from holdfast.wiring import build_engine, open_store  # not at the top: see wiring.py
+        """An engine with an executor of its own, not started yet. Steps of other `queues` are left to other workers; with
+        None it executes those of all queues itself."""
+        from holdfast.wiring import build_engine  # not at the top: see wiring.py
+
+        served = None if queues is None else _check_queues(queues)
+        return build_engine(
+            self, *self._parts_for_work(concurrency, processes), build=self.build, concurrency=concurrency,
+            processes=processes, settings=settings, description=self._describe_for_processes(), queues=served,
+        )  # fmt: skip
+
+    def make_executor(
+        self,
+        queues: Sequence[str],
+        *,
+        concurrency: int = 16,
+        processes: int | None = None,
+        settings: Settings | None = None,
+    ) -> Host:
+        """What executes steps of these `queues` for engines elsewhere, up to `concurrency` at a time; not started yet."""
+        from holdfast.wiring import build_puller  # not at the top: see wiring.py
+
+        served = _check_queues(queues)
+        if not served:
+            raise ArgumentError("queues=[]: name at least one queue; 'default' is that of steps that name none")
+        return build_puller(
+            self, *self._parts_for_work(concurrency, processes), build=self.build, queues=served,
+            concurrency=concurrency, processes=processes, settings=settings, description=self._describe_for_processes(),
+        )  # fmt: skip
+
+    def _parts_for_work(self, concurrency: int, processes: int | None) -> tuple[Store, Notifier]:
+        from holdfast.wiring import open_store  # not at the top: see wiring.py
 
         refuse_while_importing("a worker is started")
         _check_count("concurrency", concurrency)
@@ -424,13 +462,9 @@ class App(Registry):
             _check_count("processes", processes)
         failpoints.arm_from_environment()
         self.load()
-        own = (self.store, self.notifier)
-        if self._own_parts():
-            own = open_store(self.name, self.store_url, self.clock, self.logical_clock)
-        return build_engine(
-            self, *own, self.clock, build=self.build, concurrency=concurrency, processes=processes, settings=settings,
-            description=self._describe_for_processes(),
-        )  # fmt: skip
+        if not self._own_parts():
+            return self.store, self.notifier
+        return open_store(self.name, self.store_url, self.clock, self.logical_clock)
 
     def _own_parts(self) -> bool:
         """An engine listens at a bell of its own; a store in memory is shared by all."""
@@ -469,10 +503,33 @@ class App(Registry):
         return str(Path(self.store.url).absolute())
 
     @contextlib.contextmanager
-    def worker(self, *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0) -> Iterator[Host]:
-        """Run an engine in this process, on threads of its own, until the block ends."""
+    def worker(
+        self,
+        *,
+        concurrency: int = 16,
+        settings: Settings | None = None,
+        grace: float = 5.0,
+        queues: Sequence[str] = (DEFAULT_QUEUE,),
+    ) -> Iterator[Host]:
+        """Run an engine in this process, on threads of its own, until the block ends. Steps of other `queues` are left to
+        other workers."""
         duration_of("grace", grace, ArgumentError)
-        engine = self.make_engine(concurrency=concurrency, settings=settings)
+        with self._working(
+            self.make_engine(concurrency=concurrency, settings=settings, queues=queues), grace
+        ) as engine:
+            yield engine
+
+    @contextlib.contextmanager
+    def executor(
+        self, queues: Sequence[str], *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0
+    ) -> Iterator[Host]:
+        """Execute steps of these `queues` for engines elsewhere, on threads of this process, until the block ends."""
+        duration_of("grace", grace, ArgumentError)
+        with self._working(self.make_executor(queues, concurrency=concurrency, settings=settings), grace) as executor:
+            yield executor
+
+    @contextlib.contextmanager
+    def _working(self, engine: Host, grace: float) -> Iterator[Host]:
         engine.start()
         thread = threading.Thread(target=engine.run, name="holdfast-engine", daemon=True)
         thread.start()
@@ -526,6 +583,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _check_queues(queues: Any) -> list[str]:
+    if not isinstance(queues, list | tuple | set | frozenset):
+        raise ArgumentError(
+            f"queues={show(queues)}: give a list of names; 'default' is the queue of steps that name none"
+        )
+    return sorted({check_queue(queue) for queue in queues})
 
 
 def _check_count(what: str, value: Any) -> None:

@@ -8,6 +8,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
 
 from holdfast.api.checks import check_name
@@ -42,6 +43,7 @@ from holdfast.core.definitions import (
 )
 from holdfast.core.domain import Scalar, Subscriber, Where, check_event_name, check_where
 from holdfast.core.execution import Execution
+from holdfast.core.limits import BoundLimit, Key, Limit, WhenFull, bind
 from holdfast.core.registry import OWN_PREFIX, is_own
 from holdfast.core.resources import Resource, resources_of
 from holdfast.durations import Duration
@@ -51,7 +53,7 @@ from holdfast.errors import (
     DuplicateNameError,
     UnknownNameError,
 )
-from holdfast.ports import ScheduleRow
+from holdfast.ports import LimitRow, ScheduleRow
 from holdfast.printing import show
 from holdfast.telemetry.instruments import Instruments
 
@@ -87,6 +89,7 @@ class Registry(Owner, abc.ABC):
         self._workflows: dict[str, WorkflowDefinition] = {}
         self._schedules: dict[str, ScheduleRow] = {}
         self._subscribers: dict[tuple[str, str], Subscriber] = {}
+        self._limits: dict[str, dict[str, LimitRow]] = {}  # by name, then by who is under it
         self._included = False
         self.revision = 0
 
@@ -118,6 +121,11 @@ class Registry(Owner, abc.ABC):
         max_losses: int = 3,
         at_most_once: bool = False,
         queue: str = "",
+        concurrency: int | None = None,
+        rate_limit: str | None = None,
+        burst: int = 1,
+        key: Key | None = None,
+        limits: Sequence[Limit] | None = None,
         schedule: When | Sequence[When] | None = None,
         tz: str | None = None,
     ) -> StepDecorator: ...
@@ -152,6 +160,12 @@ class Registry(Owner, abc.ABC):
         durable: bool = True,
         retain: Duration | None = "30d",
         keep_generations: int | None = None,
+        concurrency: int | None = None,
+        rate_limit: str | None = None,
+        burst: int = 1,
+        key: Key | None = None,
+        when_full: WhenFull = "queue",
+        limits: Sequence[Limit] | None = None,
         schedule: When | Sequence[When] | None = None,
         tz: str | None = None,
     ) -> WorkflowDecorator: ...
@@ -171,6 +185,7 @@ class Registry(Owner, abc.ABC):
         definition = StepDefinition(
             chosen, call, is_async, options, hints, _result_type(call), place or _place(function), resources
         )
+        definition = self._under_limits(definition, "step")
         self._add(self._steps, definition)
         return (AsyncStep if is_async else SyncStep)(self, definition, function)
 
@@ -193,8 +208,27 @@ class Registry(Owner, abc.ABC):
             chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), place or _place(function),
             check=check,
         )  # fmt: skip
+        definition = self._under_limits(definition, "workflow")
         self._add(self._workflows, definition)
         return (AsyncWorkflow if is_async else SyncWorkflow)(self, definition, function)
+
+    def _under_limits(self, definition: D, what: str) -> D:
+        """The definition with its limits. Those that share a name have to be the same limit."""
+        limits = bind(what, definition.name, definition.options.limits, definition.signature)
+        for limit in limits:
+            row = _row_of(limit, of_runs=what == "workflow")
+            users = self._limits.setdefault(limit.name, {})
+            for other, theirs in users.items():
+                if other != definition.name and theirs != row:
+                    raise DefinitionError(
+                        f"limit {limit.name!r} of {what} {definition.name!r} {_unlike(row, theirs, other)}"
+                    )
+            users[definition.name] = row
+        return replace(definition, limits=limits) if limits else definition
+
+    def declared_limits(self) -> list[LimitRow]:
+        self.load()
+        return [row for users in self._limits.values() for row in list(users.values())[-1:]]
 
     def _scheduled(self, function: Any, schedules: list[Schedule]) -> Any:
         for schedule in schedules:
@@ -306,6 +340,10 @@ class Registry(Owner, abc.ABC):
     def known_names(self) -> list[str]:
         """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""
         return [*self.startable_names(), *_built_ins()]
+
+    def step_names(self) -> list[str]:
+        """What a worker of this app can execute for others."""
+        return sorted(self._steps)
 
     def load(self) -> None:
         """Import the modules named in `include`."""
@@ -444,6 +482,25 @@ class WorkflowDecorator:
     def __call__(self, function: Callable[P, R]) -> SyncWorkflow[P, R]: ...
     def __call__(self, function: Any) -> Any:
         return self._app._scheduled(self._app.define_workflow(function, self._name, self._options), self._schedules)
+
+
+def _row_of(bound: BoundLimit, of_runs: bool) -> LimitRow:
+    limit, rate = bound.limit, bound.limit.rate
+    return LimitRow(
+        name=bound.name, keyed=bound.is_keyed, of_runs=of_runs, concurrency=limit.concurrency or 0,
+        rate=rate.count if rate is not None else 0, period=rate.period if rate is not None else 0, burst=limit.burst,
+    )  # fmt: skip
+
+
+def _unlike(row: LimitRow, theirs: LimitRow, other: str) -> str:
+    if row.of_runs != theirs.of_runs:
+        return (
+            f"is that of {other!r} too: a run that has a slot would wait for itself when a step of it asks for another; give "
+            "runs and steps limits of different names"
+        )
+    if row.keyed != theirs.keyed:
+        return f"has a key in one place and none in the other, {other!r}; give it one in both, or two names"
+    return f"says something else than that of {other!r}; share one Limit(...) object, or give them different names"
 
 
 def _schedules(options: dict[str, Any]) -> list[Schedule]:

@@ -6,12 +6,13 @@ Apart from `app.py` because programs that only define or start things should not
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.registry import Definitions
 from holdfast.engine.engine import Engine
 from holdfast.engine.host import Host
+from holdfast.engine.puller import Puller
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreUnavailableError
 from holdfast.executors.local import LocalExecutor
@@ -59,20 +60,44 @@ def build_engine(
     app: Definitions,
     store: Store,
     notifier: Notifier,
-    clock: Clock,
     *,
     build: str,
     concurrency: int,
     processes: int | None,
     settings: Settings | None,
     description: dict[str, Any] | None,
+    queues: Sequence[str] | None = ("",),
 ) -> Host:
     """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
+    executor = build_local_executor(app, store, concurrency, processes, description)
+    isolate = description is not None
+    return Host(Engine(app, store, executor, notifier, store.clock, build, settings, isolate=isolate, queues=queues))
+
+
+def build_puller(
+    app: Definitions,
+    store: Store,
+    notifier: Notifier,
+    *,
+    build: str,
+    queues: Sequence[str],
+    concurrency: int,
+    processes: int | None,
+    settings: Settings | None,
+    description: dict[str, Any] | None,
+) -> Host:
+    """A worker that executes attempts of other workers' runs."""
+    executor = build_local_executor(app, store, concurrency, processes, description)
+    return Host(Puller(app, store, executor, notifier, store.clock, build, queues, concurrency, settings))
+
+
+def build_local_executor(
+    app: Definitions, store: Store, concurrency: int, processes: int | None, description: dict[str, Any] | None
+) -> LocalExecutor:
     clock = store.clock  # the database's time, if that has one of its own
     describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
-    executor = LocalExecutor(
+    return LocalExecutor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
         child_command=describe, keep_logs=app.keep_logs, instruments=app.instruments,
         surroundings=Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
     )  # fmt: skip
-    return Host(Engine(app, store, executor, notifier, clock, build, settings, isolate=description is not None))

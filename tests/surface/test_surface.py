@@ -85,6 +85,7 @@ NO_TWIN: dict[type, set[str]] = {
         "use_store",
         "close",
         "worker",
+        "executor",
         "lifespan",
         "remote",
         "select",

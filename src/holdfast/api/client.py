@@ -97,6 +97,7 @@ from holdfast.ports import (
     Status,
     Store,
     Topic,
+    WorkerKind,
 )
 from holdfast.printing import show
 from holdfast.telemetry.instruments import MessageReport, RunReport
@@ -389,7 +390,7 @@ class Client:
     def _nobody_works(self) -> str:
         """If no worker is alive: that, and what to do about it."""
         now = self.store.now()
-        if any(worker.lease_until > now for worker in self.store.workers()):
+        if any(worker.lease_until > now and worker.kind == WorkerKind.ENGINE for worker in self.store.workers()):
             return ""
         return (
             f"no worker of app {self.app!r} is alive on {self.store.url}; start one with `holdfast -A <module> worker`, "
@@ -727,7 +728,7 @@ class Client:
 
     def finish_step(self, token: str, result: object) -> None:
         found = self.check_step_token(token)
-        encoded = self.codec.encode(result, f"the result of step {found.step!r}")
+        encoded = self.codec.encode(result, f"the result of step {found.step!r}", apart=True)
         self._end_step(found, Raw(encoded), ev.NULL)
 
     def fail_step(self, token: str, error: BaseException | str) -> None:

@@ -100,9 +100,9 @@ class WorkflowContext:
             _plain().data[key] = value
         elif isinstance(here, StepContext):
             here.touch()
-            here.writes[key] = Raw(here.codec.encode(value, f"data {key!r}"))
+            here.writes[key] = Raw(here.codec.encode(value, f"data {key!r}", apart=True))
         else:
-            here.set_data(key, Raw(here.codec.encode(value, f"data {key!r}")))
+            here.set_data(key, Raw(here.codec.encode(value, f"data {key!r}", apart=True)))
 
     def get_data(self, key: str, default: Any = None) -> Any:
         """What was kept under `key` up to this point."""

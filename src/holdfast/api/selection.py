@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -89,11 +89,7 @@ class Selection:
 
     def delete(self) -> Acted:
         """`run.delete` for each."""
-        done = found = 0
-        for rows in self._matching("delete"):
-            found += len(rows)
-            done += self._client.delete_all(rows)
-        return Acted(done, found - done)
+        return self._tell("delete")
 
     acount = twin(count)
     acounts = twin(counts)
@@ -104,23 +100,21 @@ class Selection:
     aretry = twin(retry)
     adelete = twin(delete)
 
+    def batch(self, action: Action, reason: str = "", *, limit: int = BATCH) -> tuple[Acted, int | None]:
+        """Do it to the newest of them only, and say after which number to go on; None if that was all."""
+        query = self._of(action)
+        rows = self._client.store.runs(replace(query, limit=limit)) if query is not None else []
+        return act_on(self._client, action, rows, reason), rows[-1].no if len(rows) == limit else None
+
+    abatch = twin(batch)
+
     def _tell(self, action: Action, reason: str = "", children: bool = False) -> Acted:
-        check_text("reason", reason, empty=True)
         check_flag("children", children, ArgumentError)
-        store = self._client.store
-        done = found = 0
+        done = skipped = 0
         for rows in self._matching(action):
-            fit = [row for row in rows if action != "pause" or row.durable]
-            posted = store.post_all(
-                [
-                    control(row.id, action, reason, late=action == "retry", run_no=row.no, children=children)
-                    for row in fit
-                ]
-            )
-            found += len(rows)
-            done += sum(each.kept for each in posted)
-            self._client.notifier.ring(Topic.INBOX)
-        return Acted(done, found - done)
+            acted = act_on(self._client, action, rows, reason, children)
+            done, skipped = done + acted.done, skipped + acted.skipped
+        return Acted(done, skipped)
 
     def _of(self, action: str) -> RunQuery | None:
         """Those it applies to; None if it applies to no status that was asked for."""
@@ -138,3 +132,19 @@ class Selection:
         while rows := self._client.store.runs(query):
             yield rows
             query = replace(query, after=rows[-1].no)
+
+
+def act_on(client: Client, action: Action, rows: Sequence[RunRow], reason: str = "", children: bool = False) -> Acted:
+    """Do it to those of these runs to which it applies; with `children`, to those that they wait for."""
+    check_text("reason", reason, empty=action != "terminate")
+    fit = [row for row in rows if row.status in APPLIES[action] and (action != "pause" or row.durable)]
+    if action == "delete":
+        done = client.delete_all(fit)
+    else:
+        late = action == "retry"
+        orders = [
+            control(row.id, action, reason, by=client.by, late=late, run_no=row.no, children=children) for row in fit
+        ]
+        done = sum(each.kept for each in client.store.post_all(orders))
+        client.notifier.ring(Topic.INBOX)
+    return Acted(done, len(rows) - done)

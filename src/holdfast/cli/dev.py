@@ -118,8 +118,8 @@ def dev(context: click.Context, port: int | None, no_reload: bool, opens: bool, 
             raise
         server = serving(app, "127.0.0.1", 0, token=token)
     number = server.socket.getsockname()[1]
-    host = app.make_engine()
-    stopping = Stopping(host, GRACE)
+    host = app.make_engine(queues=None)
+    stopping = Stopping([host], GRACE)
     stopping.listen()
     host.start()
     thread = threading.Thread(target=server.serve_until_stopped, name="holdfast-monitor", daemon=True)

@@ -41,7 +41,7 @@ SCHEDULES = {
 
 COMMANDS = {
     "dev": Entry("dev:dev", "A worker and the monitor in one process, begun anew when code changes."),
-    "worker": Entry("worker:worker", "Run an engine: claim runs, execute their steps."),
+    "worker": Entry("worker:worker", "Run an engine: claim runs, execute their steps; or only execute steps."),
     "start": Entry("start:start", "Start a workflow or a step; prints the run's id."),
     "run": Entry("start:run", "Start a workflow or a step, and watch it until it ends."),
     "ask": Entry("actions:ask", "Ask a run something, and print its answer."),
@@ -50,6 +50,8 @@ COMMANDS = {
     "schedules": Entry("", "Look at schedules and act on them.", commands=SCHEDULES),
     "events": Entry("stream:events", "What workers do, as it happens."),
     "top": Entry("top:top", "Workers, queues, rates and the last events, live."),
+    "workers": Entry("workers:workers", "List workers: engines and executors, and the queues they serve."),
+    "limits": Entry("limits:limits", "Limits: how much of each is in use, and how many wait."),
     "monitor": Entry("monitor:monitor", "Pages that show runs and act on them, in a browser."),
     "gc": Entry("upkeep:gc", "Delete runs whose time of retention has passed."),
     "config": Entry("config:config", "Each setting, and where it comes from."),
@@ -59,7 +61,10 @@ COMMANDS = {
     "completion": Entry("completion:completion", "Print the completion script of a shell."),
 }
 
-WORKER_KEYS = ("concurrency", "processes", "grace", "log-level", "log-format", "health", "version")
+WORKER_KEYS = (
+    "queues", "executor-only", "engine-only", "concurrency", "processes", "grace", "log-level", "log-format", "health",
+    "version",
+)  # fmt: skip
 PYPROJECT_KEYS = ("app", "store", "app-name", *WORKER_KEYS)
 
 

@@ -24,7 +24,7 @@ from holdfast.cli.failures import Failure, Misuse, NotFound, Unreachable, comman
 from holdfast.cli.output import note
 from holdfast.default_app import default_app
 from holdfast.errors import RunNotFoundError
-from holdfast.ports import RunQuery, RunRow, Store, WorkerRow
+from holdfast.ports import RunQuery, RunRow, Store, WorkerKind, WorkerRow
 from holdfast.wiring import open_store
 
 CANDIDATES = 10
@@ -65,8 +65,12 @@ class Target:
         now = self.store.now()
         return [worker for worker in self.store.workers() if worker.lease_until >= now]
 
+    def live_engines(self) -> list[WorkerRow]:
+        """Those without which no run goes on."""
+        return [worker for worker in self.live_workers() if worker.kind == WorkerKind.ENGINE]
+
     def note_if_nobody_works(self, consequence: str) -> None:
-        if not self.live_workers():
+        if not self.live_engines():
             note(
                 f"no worker of app {self.app.name!r} is alive on {self.store.url}; {consequence}: {self.start_a_worker()}"
             )

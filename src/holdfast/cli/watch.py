@@ -94,7 +94,7 @@ def _looks(target: Target, tree: RunTree, pause: float) -> Iterator[Look]:
             if tree.root.status in FINAL or tree.root.status == Status.STUCK:  # it needs a person
                 return
             if time.monotonic() - begun > WARN_AFTER:
-                message = "" if target.live_workers() else f"no worker is alive; start one: {target.start_a_worker()}"
+                message = "" if target.live_engines() else f"no worker is alive; start one: {target.start_a_worker()}"
             push.wait(pause)
     finally:
         push.close()

@@ -18,10 +18,13 @@ from typing import Any
 
 import click
 
+from holdfast.app import App
 from holdfast.cli.endpoint import HealthEndpoint
 from holdfast.cli.failures import OK, UNREACHABLE
 from holdfast.cli.target import open_target
+from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.engine.host import Host
+from holdfast.engine.puller import Puller
 from holdfast.logs import OUTSIDE, RunFields
 from holdfast.views.gauges import add_store_gauges, metrics_of
 
@@ -98,8 +101,8 @@ class Stopping:
 
     AT_ONCE = 1.0  # seconds to hand runs over in good order; without that the next worker takes them for lost
 
-    def __init__(self, host: Host, grace: float) -> None:
-        self._host = host
+    def __init__(self, hosts: list[Host], grace: float) -> None:
+        self._hosts = hosts
         self._grace = grace
         self._count = 0
         self._arrived, self._arriving = os.pipe()
@@ -126,12 +129,16 @@ class Stopping:
         if number != signal.SIGHUP:
             self._count += 1
         if self._count <= 1:
-            self._host.stop(self._grace)
+            self._stop_all(self._grace)
         elif self._count == 2:
-            self._host.stop(0)
+            self._stop_all(0)
             _end_within(self.AT_ONCE, 128 + number)
             # The same by the kernel, where native code keeps all threads of Python from running.
             signal.setitimer(signal.ITIMER_REAL, 2 * self.AT_ONCE)
+
+    def _stop_all(self, grace: float) -> None:
+        for host in self._hosts:
+            host.stop(grace)
 
     def is_over(self, code: int) -> None:
         """All is done. Python would wait for threads that steps have left behind, however long they take."""
@@ -159,8 +166,21 @@ def _end_within(seconds: float, code: int) -> None:
 
 @click.command()
 @click.option(
+    "--queues", metavar="NAME,...", default=DEFAULT_QUEUE, show_default=True, envvar="HOLDFAST_QUEUES",
+    help="The queues whose steps are executed here: 'default' has those that name none. Steps of other queues are left to "
+    "other workers.",
+)  # fmt: skip
+@click.option(
+    "--executor-only", is_flag=True, envvar="HOLDFAST_EXECUTOR_ONLY",
+    help="Run no engine: only execute steps of these queues for engines elsewhere.",
+)  # fmt: skip
+@click.option(
+    "--engine-only", is_flag=True, envvar="HOLDFAST_ENGINE_ONLY",
+    help="Execute no steps, but those with force_local: leave all to workers with --executor-only.",
+)  # fmt: skip
+@click.option(
     "--concurrency", default=16, show_default=True, type=click.IntRange(1), envvar="HOLDFAST_CONCURRENCY",
-    help="Threads for steps made from plain functions.",
+    help="Threads for steps made from plain functions. Of the queues that have names, so many steps of any kind at a time.",
 )  # fmt: skip
 @click.option(
     "--processes", type=click.IntRange(1), envvar="HOLDFAST_PROCESSES",
@@ -190,6 +210,9 @@ def _end_within(seconds: float, code: int) -> None:
 @click.pass_context
 def worker(
     context: click.Context,
+    queues: str,
+    executor_only: bool,
+    engine_only: bool,
     concurrency: int,
     processes: int | None,
     grace: float,
@@ -198,8 +221,12 @@ def worker(
     health: str | None,
     version: str | None,
 ) -> None:
-    """Run an engine: claim runs, execute their steps. Stop it with Ctrl-C, SIGTERM or SIGHUP: steps may finish for the
-    grace period. A second Ctrl-C or SIGTERM ends it at once. Exit code 5 if the store was deleted or replaced meanwhile."""
+    """Run an engine: claim runs, execute their steps. With --executor-only, execute steps for engines elsewhere. Stop it
+    with Ctrl-C, SIGTERM or SIGHUP: steps may finish for the grace period. A second Ctrl-C or SIGTERM ends it at once. Exit
+    code 5 if the store was deleted or replaced meanwhile."""
+    if executor_only and engine_only:
+        raise click.UsageError("--executor-only and --engine-only leave nothing to do; give one of them")
+    here = [queue.strip() for queue in queues.split(",") if queue.strip()]
     endpoint = HealthEndpoint(health) if health else None
     for stream in (sys.stdout, sys.stderr):  # what steps print is seen when they do it, in a file or a pipe too
         if isinstance(stream, io.TextIOWrapper):
@@ -215,24 +242,66 @@ def worker(
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     metrics = metrics_of(app.instruments) if endpoint is not None else None
-    host = app.make_engine(concurrency=concurrency, processes=processes)
-    stopping = Stopping(host, grace)
+    hosts = _hosts(app, here, executor_only, engine_only, concurrency, processes)
+    stopping = Stopping(hosts, grace)
     stopping.listen()
-    host.start()
+    for host in hosts:
+        host.start()
     if endpoint is not None and metrics is not None:
-        add_store_gauges(metrics, host.store)
-        endpoint.start(host.health, metrics.render)
+        add_store_gauges(metrics, hosts[0].store)
+        endpoint.start(hosts[0].health, metrics.render)
         logging.getLogger("holdfast").info("health at %s", endpoint.url)
-    names = ", ".join(app.startable_names())
-    logging.getLogger("holdfast").info(
-        "worker %s of app %r on %s knows: %s", host.worker_id, app.name, host.store.url, names
-    )
+    for host in hosts:
+        logging.getLogger("holdfast").info("%s", _introduced(host, app))
     _end_if_frozen()
-    host.run()
-    code = OK if host.failure is None else UNREACHABLE
+    _run_all(hosts, grace)
+    failed = any(host.failure is not None for host in hosts)
+    code = UNREACHABLE if failed else OK
     stopping.is_over(code)
     if endpoint is not None:
         endpoint.close()
-    if host.failure is not None:  # whoever watches over this process starts it again, on the file that is there by then
+    if failed:  # whoever watches over this process starts it again, on the file that is there by then
         context.exit(code)
-    logging.getLogger("holdfast").info("worker %s has stopped", host.worker_id)
+    for host in hosts:
+        logging.getLogger("holdfast").info("worker %s has stopped", host.worker_id)
+
+
+def _hosts(
+    app: App, queues: list[str], executor_only: bool, engine_only: bool, concurrency: int, processes: int | None
+) -> list[Host]:
+    """What runs in this process: an engine, with what executes steps that have a queue beside it, or one of the two."""
+    if executor_only:
+        return [app.make_executor(queues, concurrency=concurrency, processes=processes)]
+    local = [] if engine_only else [queue for queue in queues if queue == DEFAULT_QUEUE]
+    hosts = [app.make_engine(concurrency=concurrency, processes=processes, queues=local)]
+    named = [] if engine_only else [queue for queue in queues if queue != DEFAULT_QUEUE]
+    if named:
+        hosts.append(app.make_executor(named, concurrency=concurrency, processes=processes))
+    return hosts
+
+
+def _introduced(host: Host, app: App) -> str:
+    queues = ", ".join(queue or DEFAULT_QUEUE for queue in sorted(host.engine.me.queues or ()))
+    if isinstance(host.engine, Puller):
+        return f"worker {host.worker_id} of app {app.name!r} on {host.store.url} executes steps of: {queues}"
+    names = ", ".join(app.startable_names())
+    return f"worker {host.worker_id} of app {app.name!r} on {host.store.url} knows: {names}"
+
+
+def _run_all(hosts: list[Host], grace: float) -> None:
+    """Until all have stopped. If one fails the others stop too: half a worker would be taken for a whole one."""
+
+    def run(host: Host) -> None:
+        try:
+            host.run()
+        finally:
+            for other in hosts:
+                if other is not host:
+                    other.stop(grace)
+
+    others = [threading.Thread(target=run, args=(host,), name="holdfast-executor", daemon=True) for host in hosts[1:]]
+    for thread in others:
+        thread.start()
+    run(hosts[0])
+    for thread in others:
+        thread.join(grace + 10)

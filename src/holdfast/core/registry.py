@@ -11,7 +11,7 @@ from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
 from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
-from holdfast.ports import ScheduleRow, Store
+from holdfast.ports import LimitRow, ScheduleRow, Store
 from holdfast.telemetry.instruments import Instruments
 
 
@@ -39,10 +39,14 @@ class Definitions(Protocol):
 
     def known_names(self) -> list[str]: ...
 
+    def step_names(self) -> list[str]: ...
+
     def declared_schedules(self) -> list[ScheduleRow]: ...
 
     def subscribers(self) -> list[Subscriber]:
         """What domain events start."""
+
+    def declared_limits(self) -> list[LimitRow]: ...
 
     def use_store(self, url: str) -> None: ...
 

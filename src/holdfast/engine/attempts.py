@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 from msgspec import Raw
 
+from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.engine.records import OutcomeLetter
+from holdfast.errors import FatalError
 from holdfast.ports import Attempt, AttemptRow, EndedAttempt, Message
 
 
@@ -60,17 +62,31 @@ def token_of(attempt: Attempt, chance: float) -> str:
     return f"{attempt.run_no}:{attempt.cmd}:{attempt.number}:{int(chance * 2**32):08x}"
 
 
+def unreadable(token: str, worker: str, codec: Codec, why: Exception) -> EndedAttempt:
+    """What a run is told of an attempt whose row makes no sense to the worker that has claimed it."""
+    run_no, _, rest = token.partition(":")
+    cmd, number, _ = rest.rsplit(":", 2)
+    error = FatalError(
+        f"worker {worker} can't execute attempt {token}: {why}; look whether it has the code of the engine"
+    )
+    letter = OutcomeLetter(
+        run_no=int(run_no), cmd=cmd, attempt=int(number), worker=worker, started=0, token=token,
+        error=Raw(codec.encode_error(error)),
+    )  # fmt: skip
+    return EndedAttempt(token, _told(letter))
+
+
 def lost_outcome(row: AttemptRow, company: int) -> EndedAttempt:
     """What its run is told of an attempt whose worker is gone, and with it `company` others."""
     letter = OutcomeLetter(
         run_no=row.run_no, cmd=row.cmd, attempt=row.number, worker=row.worker or "", started=row.claimed_at or row.due,
         token=row.token, lost=True, company=company,
     )  # fmt: skip
-    message = Message(
-        run_id="",
-        run_no=row.run_no,
-        kind="outcome",
-        body=msgspec.json.encode(letter),
-        dedupe=f"outcome:{row.cmd}:{row.number}",
-    )
-    return EndedAttempt(row.token, message)
+    return EndedAttempt(row.token, _told(letter))
+
+
+def _told(letter: OutcomeLetter) -> Message:
+    return Message(
+        run_id="", run_no=letter.run_no, kind="outcome", body=msgspec.json.encode(letter),
+        dedupe=f"outcome:{letter.cmd}:{letter.attempt}",
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What turns an engine: its queue, its threads, and the only place that waits."""
+"""What turns an engine, or an executor of attempts of others: its queue, its threads, and the only place that waits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from holdfast.engine.engine import Arrival, DeclaredDead, Engine, Hint, Report, Stop, Wake
 from holdfast.engine.health import Health, Pulse
+from holdfast.engine.puller import Puller
 from holdfast.errors import StoreError, StoreLostError
 from holdfast.logs import install
 from holdfast.ports import Attempt, Clock, Store, Topic
@@ -45,7 +46,7 @@ class RealTime(Waiter):
 class Host:
     """Runs an engine. `run` is its thread; `stop` ends it after draining."""
 
-    def __init__(self, engine: Engine, waiter: Waiter | None = None) -> None:
+    def __init__(self, engine: Engine | Puller, waiter: Waiter | None = None) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
         self._waiter = waiter or RealTime(engine.clock)

@@ -27,7 +27,14 @@ class Membership:
     """Registers, renews the lease, and knows until when nobody can have declared this worker dead."""
 
     def __init__(
-        self, app: Definitions, store: Store, clock: Clock, settings: Settings, me: Identity, new_id: Callable[[], str]
+        self,
+        app: Definitions,
+        store: Store,
+        clock: Clock,
+        settings: Settings,
+        me: Identity,
+        new_id: Callable[[], str],
+        kind: WorkerKind = WorkerKind.ENGINE,
     ) -> None:
         self._app = app
         self._store = store
@@ -39,7 +46,9 @@ class Membership:
         self._judge_from = 0  # the store's time from which other workers' leases mean something
         self._last_look = 0
         self.me = me
-        self.names = sorted(app.known_names())
+        self._kind = kind
+        self.names = sorted(app.known_names()) if kind == WorkerKind.ENGINE else []
+        self.steps = [] if kind == WorkerKind.ENGINE else sorted(app.step_names())
         self.revision = app.revision
         self.address = ""
         self.is_registered = False
@@ -57,8 +66,8 @@ class Membership:
         self._sure_until = began + self._settings.lease
         # The clock may have jumped before this worker came: the others get the time to renew their leases by it.
         # And it may jump before this one has looked for the first time.
-        self._last_look = self._store.now()
-        self._judge_from = self._last_look + self._settings.lease_us
+        self._last_look = self._last_look or self._store.now()
+        self._judge_from = self._store.now() + self._settings.lease_us
         self.is_registered = True
 
     def tell_definitions(self, schedules: Sequence[str]) -> None:
@@ -68,10 +77,13 @@ class Membership:
     def _describe(self, worker_id: str, schedules: Sequence[str]) -> WorkerRow:
         return WorkerRow(
             id=worker_id, app=self._app.name, host=platform.node(), pid=os.getpid(), build=self.me.build,
-            names=self.names, schedules=list(schedules), address=self.address, queues=sorted(self.me.queues or ()),
+            names=self.names, schedules=list(schedules), address=self.address, kind=self._kind, steps=self.steps,
+            queues=sorted(self.me.queues or ()),
         )  # fmt: skip
 
     def _subscriptions(self) -> list[Subscription]:
+        if self._kind != WorkerKind.ENGINE:
+            return []
         return [subscription_of(subscriber) for subscriber in self._app.subscribers()]
 
     def fenced(self) -> None:

@@ -133,6 +133,14 @@ class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     item: Raw
 
 
+class SlotLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The command `cmd` of a run, or all of it, has got the slots it has asked for under that token, or was refused."""
+
+    cmd: str
+    token: str
+    refused: str = ""
+
+
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is. With
     `children` those that the run waits for are paused or resumed with it."""
@@ -152,6 +160,7 @@ LETTERS: dict[str, type[Any]] = {
     "outcome": OutcomeLetter,
     "beat": BeatLetter,
     "stream": StreamLetter,
+    "slot": SlotLetter,
     "cancel": ControlLetter,
     "terminate": ControlLetter,
     "pause": ControlLetter,
@@ -275,5 +284,5 @@ def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "")
     )  # fmt: skip
     return Message(
         run_id=run_id, kind="outcome", body=msgspec.json.encode(letter),
-        dedupe=f"outcome:{letter.cmd}:{letter.attempt}",
+        dedupe=f"outcome:{letter.cmd}:{letter.attempt}", frees=letter.cmd,
     )  # fmt: skip

@@ -30,6 +30,7 @@ from holdfast.engine.change import PendingChange
 from holdfast.engine.domain_events import emission_of, news_of, wait_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.identity import Identity
+from holdfast.engine.limits import Slots
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
     LETTERS,
@@ -42,6 +43,7 @@ from holdfast.engine.records import (
     HookLetter,
     OutcomeLetter,
     RunOptions,
+    SlotLetter,
     StreamLetter,
     UndeliveredLetter,
     ask_child,
@@ -135,7 +137,8 @@ class LiveRun:
         self.home = home
         self.options, self.damage = read_options(row)
         self.change = PendingChange(row.no, max(row.base_seq + len(claimed.payloads) - 1, row.end_seq))
-        self.steps = StepBook(row, home.app, home.me, home.clock, self.change, claimed.attempts)
+        slots = Slots(row, claimed.slots, home.me, home.app.codec, self.change)
+        self.steps = StepBook(row, home.app, home.me, home.clock, self.change, slots, claimed.attempts)
         self.execution: Execution | None = None
         self.deliveries: deque[Delivery] = deque(claimed.letters)
         self.shown: str = row.status
@@ -313,6 +316,8 @@ class LiveRun:
         if begins_at > now:
             self._wait_to_begin(now, begins_at, last)
             return False
+        if not self._has_turn(now, last):
+            return False
         if not self.row.durable:  # it begins anew, and asks for its steps again
             self.steps.drop_elsewhere()
         if self._has_expired(now):
@@ -424,8 +429,43 @@ class LiveRun:
         """Whether nobody has executed its code before, and it was to begin some time ago."""
         return self._is_new and self.row.durable and not self._has_begun() and now - last.ts > A_MOMENT
 
-    def _wait_to_begin(self, now: int, begins_at: int, last: ev.Event) -> None:
-        """Somebody ordered something of a run whose time has not come. All else stays in its inbox until then."""
+    def _has_turn(self, now: int, last: ev.Event) -> bool:
+        """Whether a run that is to begin has the slots of its workflow's limits; if not it waits in their lines."""
+        slots = self.steps.slots
+        if self._has_begun_attempt():
+            return True
+        try:
+            definition = self.home.app.find_workflow(self.row.workflow)
+        except UnknownNameError:  # a single step, or nobody's: that is found out later
+            return True
+        if not definition.limits and "" not in slots:
+            return True
+        for letter in [each for each in self.deliveries if isinstance(each, Letter) and each.kind == "slot"]:
+            self.deliveries.remove(letter)
+            self.change.consumed.append(letter.id)
+            told = self._read_letter(letter, now)
+            if isinstance(told, SlotLetter) and told.refused:
+                self._end_outside(ev.RunCancelled(ts=now, reason=told.refused), now)
+                return False
+        if slots.has("", definition, last.input if isinstance(last, ev.RunStarted) else self._input):
+            return True
+        self._wait_to_begin(now, None, last)
+        return False
+
+    def _input(self) -> Raw:
+        return next(e.input for e in reversed(self._history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
+
+    def _has_begun_attempt(self) -> bool:
+        for event in reversed(self._history):
+            if isinstance(event, ev.RunStarted | ev.AttemptStarted | ev.AttemptFailed):
+                return False
+            if not isinstance(event, BEFORE_THE_CODE):
+                return True
+        return False
+
+    def _wait_to_begin(self, now: int, begins_at: int | None, last: ev.Event) -> None:
+        """Somebody ordered something of a run whose time has not come, or whose turn (then nobody knows when that is). All
+        else stays in its inbox until then."""
         untouched: dict[str, Any] = {} if isinstance(last, ev.AttemptFailed) else {"started_at": None}
         for letter in self.deliveries:
             if not isinstance(letter, Letter) or LETTERS.get(letter.kind, ControlLetter) is not ControlLetter:
@@ -440,9 +480,12 @@ class LiveRun:
             if letter.kind == "pause":
                 self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                 self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None, **untouched})
+                self.steps.slots.give_others_back(())
                 return
             self._notify_later(body)
         status = Status.PENDING if untouched else Status.RETRY
+        if begins_at is None:
+            untouched["reason"] = self.steps.slots.waiting().get("", "")
         self._leave({"status": status, "wake_at": begins_at, **untouched})
 
     def _begin_attempt(self, now: int, by: str = "") -> None:
@@ -458,6 +501,7 @@ class LiveRun:
             self._end_outside(ev.RunFailed(ts=now, error=Raw(self.home.app.codec.encode_error(error))), now)
             return False
         self._begin_attempt(now)
+        self.steps.slots.give_others_back([""])
         self.change.columns["losses"] = self.row.losses = 0
         return True
 
@@ -845,6 +889,10 @@ class LiveRun:
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):
             self._open_outcome_letter(body, now)
+        elif isinstance(body, SlotLetter):
+            step = self.execution.steps.get(body.cmd)
+            if self.steps.slots.granted(body) and step is not None:
+                self._schedule(step.command, now)
         elif isinstance(body, BeatLetter):
             step = self.execution.steps.get(body.cmd)
             if step is not None and body.run_no == self.row.no:
@@ -917,6 +965,7 @@ class LiveRun:
         if not self.row.durable:
             self._append_last(end)
         failures.run_failed(self.row, self.home.app.codec, end, self._attempts, self.change.records)
+        self.steps.slots.give_others_back(())
         if isinstance(end, ev.AttemptFailed):
             self._leave({"status": Status.RETRY, "reason": "", "wake_at": end.retry_at, "attempt": end.attempt})
             return
@@ -1102,7 +1151,9 @@ class LiveRun:
     def waiting_for(self) -> str:
         """Why nothing happens here, in words; empty while a step is to be executed now."""
         assert self.execution is not None
-        return self.execution.waiting_for({cmd: row.queue for cmd, row in self.steps.elsewhere.items()})
+        steps = self.steps
+        in_line = steps.slots.waiting() if steps.slots else {}
+        return self.execution.waiting_for({cmd: row.queue for cmd, row in steps.elsewhere.items()}, in_line)
 
     def _leave(self, columns: dict[str, Any]) -> None:
         status = columns.get("status")

@@ -31,7 +31,7 @@ from holdfast.views.lanes import quantile, step_grid, worker_lanes
 from holdfast.views.reading import RunTree
 from holdfast.views.redaction import Redact, RedactingReader
 from holdfast.views.statuses import statuses_of
-from holdfast.views.steps import steps_of
+from holdfast.views.steps import StepView, steps_of
 from holdfast.views.summaries import (
     event_summary,
     hook_summaries,
@@ -150,9 +150,8 @@ class Resources:
 
     def _run(self, store: Query, row: RunRow, events: Sequence[ev.AnyEvent]) -> dict[str, Any]:
         now = store.now()
-        facts = read_details(store, row, self.reader, self.app.max_attempts(), events)
-        steps = facts["steps"]
-        facts["steps"] = steps[:STEPS_SHOWN]
+        steps = steps_of(events)
+        facts = read_details(store, row, self.reader, self.app.max_attempts(), events, steps, STEPS_SHOWN)
         for hook in facts["hooks"]:
             hook["schema"] = hook_schema(self.app.hook_models, hook["name"])
         return {
@@ -161,15 +160,17 @@ class Resources:
             "durable": row.durable,
             "orders": store.orders(row.id),
             "logs": log_summaries(store.attributes(row.id, "logs"), self.reader),
-            "timeline": _timeline(events, row, now),
+            "timeline": _timeline(events, row, now, steps),
             "statuses": [
                 {"status": change.status, "at": iso(change.at), "reason": change.reason, "by": change.by,
                  "error": self.reader.error_text(change.error)}
                 for change in statuses_of(events, row)
             ],
-            "step_counts": dict(Counter(step["state"] for step in steps)),
-            "step_names": {state: [step["key"] or step["name"] for step in steps if step["state"] == state][:20]
-                           for state in ("STARTED", "RETRY", "FAILURE", "CANCELLED")},
+            "step_counts": dict(Counter(str(step.state) for step in steps)),
+            "step_names": {
+                state: [step.key or step.name for step in steps if step.state == state][:20]
+                for state in ("STARTED", "RETRY", "FAILURE", "CANCELLED")
+            },
             "streamed": bool(store.stream(row.id, 0, 1)),
         }  # fmt: skip
 
@@ -265,7 +266,7 @@ class Resources:
         """All about one step: each attempt, with its error and where it was executed."""
         row = self.row(run_id)
         events = [ev.from_json(payload) for payload in self.store.payloads(run_id)]
-        step = next((step for step in steps_of(events) if step.cmd == cmd), None)
+        step = next((step for step in steps_of(_about(cmd, events)) if step.cmd == cmd), None)
         if step is None:
             raise RunNotFoundError(f"run {run_id!r} has no step {cmd!r}", run_id=run_id)
         workers = {worker.id: worker for worker in self.store.workers()}
@@ -410,9 +411,19 @@ def doing(row: RunRow, now: int) -> str:
     return "" if row.status == Status.RUNNING or row.status in FINAL else why(row, now).text
 
 
-def _timeline(events: Sequence[ev.AnyEvent], row: RunRow, now: int) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(timeline_of(events, row, now))
-    return {**data, "lanes": data["lanes"][:LANES_SHOWN], "left_out": max(0, len(data["lanes"]) - LANES_SHOWN)}
+def _timeline(events: Sequence[ev.AnyEvent], row: RunRow, now: int, steps: Sequence[StepView]) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(timeline_of(events, row, now, steps, LANES_SHOWN))
+    return {**data, "left_out": max(0, len(steps) - LANES_SHOWN)}
+
+
+def _about(cmd: str, events: Sequence[ev.AnyEvent]) -> list[ev.AnyEvent]:
+    """Those events that tell of one command: of a long history they are few. Steps of a plan may be made of others."""
+    if any(isinstance(event, ev.Planned) for event in events):
+        return list(events)
+    own = [event for event in events if getattr(event, "cmd", "") == cmd]
+    wanted = {seq for event in own for seq in (event.seq, getattr(event, "cause", 0), getattr(event, "source", 0))}
+    always = ev.Beginning | ev.RunEnded | ev.RunTakenUp
+    return [event for event in events if event.seq in wanted or isinstance(event, always)]
 
 
 def _has_events(node: TraceNode) -> bool:

@@ -23,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from holdfast import failpoints
+from holdfast.codec.blobs import keys_in
 from holdfast.errors import (
     EncodeError,
     Fenced,
@@ -56,7 +57,7 @@ from holdfast.stores.postgres_sql import (
     goes_alone,
     messages_of,
 )
-from holdfast.stores.shared import CLOCK_RESERVE, SqlStore
+from holdfast.stores.shared import CLOCK_RESERVE, SqlStore, is_about_limits
 
 POOL = 10
 PATIENCE = 10.0
@@ -261,7 +262,7 @@ class PostgresStore(SqlStore):
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
-        if replace or run.messages:
+        if replace or run.messages or any(keys_in(record.payload) for record in run.records):
             return super().create(run, replace)
         while True:
             clock = self._stamp_apart(len(run.records))
@@ -289,7 +290,11 @@ class PostgresStore(SqlStore):
             return bool(counts.get("news"))
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
-        if not (claim or alone or any(map(has_parts, changes))):
+        naming = [
+            (change.no, record.payload) for change in changes for record in change.records if keys_in(record.payload)
+        ]
+        limits = any(map(is_about_limits, changes))
+        if not (claim or alone or naming or limits or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -297,6 +302,7 @@ class PostgresStore(SqlStore):
             return Committed([], emitted)
         with self.write("commit") as db:
             emitted = write(db)
+            self._name_blobs(db, naming)
             if any(change.children for change in changes):
                 self._add_children(db, changes)
             for message in alone:
@@ -305,8 +311,9 @@ class PostgresStore(SqlStore):
                 self._signal(db, change)
                 self._stream(db, change)
                 self._answer(db, change)
+            freed = self._change_slots(db, changes) if limits else []
             claimed: list[Claimed] = self._claim(db, worker_id, claim, names) if claim else []
-        return Committed(claimed, emitted)
+        return Committed(claimed, emitted, freed)
 
     def _add_children(self, db: Any, changes: Sequence[Change]) -> None:
         """Children, then messages: some of those may be for them."""
@@ -439,6 +446,6 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 for _name in (
     "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
     "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt",
-    "end_attempts", "release_attempts", "report_attempts",
+    "end_attempts", "release_attempts", "report_attempts", "declare_limits", "serve",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

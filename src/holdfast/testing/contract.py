@@ -47,6 +47,7 @@ from holdfast.ports import (
     WorkerRow,
 )
 from holdfast.telemetry.clock import LamportClock
+from holdfast.testing.limit_contract import LimitContract
 
 SECOND = 1_000_000
 LEASE = 10 * SECOND
@@ -84,7 +85,7 @@ def record(seq: int, kind: str = "Thing", payload: bytes = b"") -> Record:
     return Record(seq, kind, "", "", 0, 1, "w", seq, payload or b'{"seq":%d}' % seq)
 
 
-class StoreContract:
+class StoreContract(LimitContract):
     """Tests of the Store port, for every backend the same."""
 
     @functools.cached_property
@@ -243,6 +244,26 @@ class StoreContract:
         self.leave(store, claimed.row, Status.SUCCESS)
         assert not store.put_off(later.no, later), "it has ended"
         assert not store.put_off(99, later), "there is none"
+
+    def test_blobs_are_named_by_histories_until_their_runs_are_deleted_and_by_what_waits(self, store: Store) -> None:
+        one, two, three, four = (digit * 64 for digit in "abcd")
+
+        def naming(key: str) -> bytes:
+            return b'{"$":"blob","v":["%b",5]}' % key.encode()
+
+        store.create(self.new("new", wake_at=self.clock.now() + SECOND, records=[record(1, payload=naming(one))]))
+        row = self.owned(store)
+        child = self.new("child", wake_at=self.clock.now() + SECOND, records=[record(1, payload=naming(three))])
+        self.change(
+            store, row, records=[record(2, payload=naming(two)), record(3, payload=naming(one))], children=[child]
+        )
+        store.post(Message(run_id="new", kind="hook", body=naming(four)))
+        assert store.named_blobs([one, two, three, four, "e" * 64]) >= {one, two, three, four}
+        assert "e" * 64 not in store.named_blobs(["e" * 64])
+        self.leave(store, row, Status.SUCCESS)
+        store.delete("r")
+        found = store.named_blobs([one, two, three])
+        assert (one in found, two in found, three in found) == (True, False, True)
 
     def test_many_messages_are_posted_at_once(self, store: Store) -> None:
         row = self.owned(store)

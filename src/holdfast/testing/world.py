@@ -253,7 +253,9 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
             if main is None or not main.done() or main.cancelled() or main.exception() is not None:
                 raise NondeterminismError(f"run {run_id} has returned, but on replay its code does not")
             result = main.result()
-            if (bytes(result.data) if type(result) is Recorded else app.codec.encode(result)) != bytes(recorded.result):
+            if (bytes(result.data) if type(result) is Recorded else app.codec.encode(result, apart=True)) != bytes(
+                recorded.result
+            ):
                 raise NondeterminismError(f"run {run_id} returns something else on replay")
         elif main is not None and main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew):
             raise NondeterminismError(f"run {run_id} continues as new on replay only")

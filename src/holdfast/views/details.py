@@ -9,7 +9,7 @@ from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
 from holdfast.ports import FINAL, Query, RunQuery, RunRow
-from holdfast.views.steps import steps_of
+from holdfast.views.steps import StepView, steps_of
 from holdfast.views.summaries import (
     hook_summaries,
     log_summaries,
@@ -36,16 +36,21 @@ def read_details(
     reader: PlainReader,
     max_attempts: Mapping[str, int] | None = None,
     events: Sequence[ev.AnyEvent] | None = None,
+    steps: Sequence[StepView] | None = None,
+    most_steps: int | None = None,
 ) -> dict[str, Any]:
-    """As JSON data. `max_attempts` is how often each step may be tried, where the code is at hand; `events` are those of
-    the run, if they were read already."""
+    """As JSON data. `max_attempts` is how often each step may be tried, where the code is at hand; `events` and `steps` are
+    those of the run, if they were read already. With `most_steps`, only so many of its steps are told."""
     now = store.now()
     if events is None:
         events = [ev.from_json(payload) for payload in store.payloads(row.id)]
+    if steps is None:
+        steps = steps_of(events)
     beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
     progress = store.attributes(row.id, "progress")
     logs = log_summaries(store.attributes(row.id, "logs"), reader)
-    reason = why(row, now, events, store.workers(), max_attempts, reader)
+    places = store.places(row.id) if row.limited and row.status not in FINAL else []
+    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, store.attempts(row.id), places)
     children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
     input = beginnings[-1].input if beginnings else None
@@ -60,6 +65,6 @@ def read_details(
         "unclaimed": unclaimed_summaries(unclaimed(events), reader),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
-        "steps": [step_summary(view, reader, progress, logs) for view in steps_of(events)],
+        "steps": [step_summary(view, reader, progress, logs) for view in steps[:most_steps]],
         "children": children,
     }

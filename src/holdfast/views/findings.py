@@ -8,8 +8,9 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core import events as ev
+from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.registry import is_own
-from holdfast.ports import Query, RunQuery, RunRow, ScheduleRow, Status, WorkerRow
+from holdfast.ports import Query, QueueRow, RunQuery, RunRow, ScheduleRow, Status, WorkerKind, WorkerRow
 from holdfast.views.summaries import run_summary, worker_summary
 from holdfast.views.times import SECOND, length
 from holdfast.views.why import why
@@ -40,6 +41,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: Sequence[RunRow] = ()
     schedules: Sequence[ScheduleRow] = ()
     bereft: Sequence[tuple[RunRow, str]] = ()
+    queues: Sequence[QueueRow] = ()
     build: str = ""
     defines: Collection[str] = ()
 
@@ -59,7 +61,7 @@ def read_snapshot(store: Query, build: str, defines: Collection[str]) -> Snapsho
     return Snapshot(
         now=store.now(), workers=store.workers(), schedules=store.schedules(), build=build, defines=defines,
         stuck=store.runs(RunQuery(statuses=[Status.STUCK], limit=LOOKED_AT)),
-        unfinished=store.runs(RunQuery(statuses=waiting, limit=LOOKED_AT)), bereft=_bereft(store),
+        unfinished=store.runs(RunQuery(statuses=waiting, limit=LOOKED_AT)), bereft=_bereft(store), queues=store.queues(),
     )  # fmt: skip
 
 
@@ -95,6 +97,7 @@ _BEGUN = (ev.AttemptStarted, ev.ContinuedAsNew)
 
 def findings_of(seen: Snapshot) -> Iterator[Finding]:
     yield from _workers(seen)
+    yield from _queues(seen)
     yield from _stuck(seen)
     yield from _unknown(seen)
     yield from _overdue(seen)
@@ -106,17 +109,24 @@ def _workers(seen: Snapshot) -> Iterator[Finding]:
     now, alive = seen.now, seen.alive
     items = [
         f"{w.id} on {w.host}, pid {w.pid}, up {length(now - w.started_at)}, lease {length(max(0, w.lease_until - now))}, "
-        f"build {w.build}, knows {_cut(', '.join(name for name in w.names if not is_own(name)), 60)}"
-        for w in alive
+        f"build {w.build}, {_does(w)}"
+        for w in sorted(alive, key=lambda w: w.kind)
     ]
+    engines = [worker for worker in alive if worker.kind == WorkerKind.ENGINE]
+    executors = len(alive) - len(engines)
     facts = [worker_summary(worker, now) for worker in seen.workers]
-    if not alive:
+    if not engines:
         text = "no worker is alive, so nothing goes on"
+        if executors:
+            text = f"no engine is alive, so no run goes on; there are {_some(executors, 'executor')}"
         yield Finding(
             check="workers", level="bad", text=text, remedy="start one", command=("worker",), facts=facts
         )  # fmt: skip
     else:
-        yield Finding(check="workers", level="ok", text=f"{len(alive)} alive", items=items, facts=facts)
+        text = f"{len(alive)} alive"
+        if executors:
+            text = f"{_some(len(engines), 'engine')} and {_some(executors, 'executor')} alive"
+        yield Finding(check="workers", level="ok", text=text, items=items, facts=facts)
     gone = [worker for worker in seen.workers if worker not in alive]
     if gone:
         ids = [f"{w.id} on {w.host}, pid {w.pid}, silent for {length(now - w.lease_until)}" for w in gone]
@@ -132,6 +142,30 @@ def _workers(seen: Snapshot) -> Iterator[Finding]:
     if seen.build and alive and seen.build not in builds:
         text = f"the code here is build {seen.build}, which no worker runs"
         yield Finding(check="builds", level="note", text=text, remedy="restart the workers")
+
+
+def _does(worker: WorkerRow) -> str:
+    queues = ", ".join(queue or DEFAULT_QUEUE for queue in worker.queues)
+    if worker.kind == WorkerKind.EXECUTOR:
+        return f"executes steps of: {_cut(queues, 60)}"
+    return f"knows {_cut(', '.join(name for name in worker.names if not is_own(name)), 60)}"
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _queues(seen: Snapshot) -> Iterator[Finding]:
+    """Queues whose steps nobody will execute: nothing else would say so, as their runs only wait."""
+    served = {queue for worker in seen.alive if worker.kind == WorkerKind.EXECUTOR for queue in worker.queues}
+    for row in seen.queues:
+        if row.waiting and row.queue not in served and row.since is not None:
+            name, oldest = row.queue or DEFAULT_QUEUE, length(max(0, seen.now - row.since))
+            wait = "1 step waits" if row.waiting == 1 else f"{row.waiting} steps wait"
+            yield Finding(
+                check="queues", level="bad", text=f"no worker serves queue {name!r}: {wait}, the first for {oldest}",
+                remedy="start one", command=("worker", "--executor-only", "--queues", name),
+            )  # fmt: skip
 
 
 def _stuck(seen: Snapshot) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import events as ev
+from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.engine.records import correlation_of
 from holdfast.engine.ticks import read_spec
 from holdfast.engine.timetable import Spec, local
@@ -123,7 +124,10 @@ def worker_summary(worker: WorkerRow, now: int) -> dict[str, Any]:
         "lease_seconds": round((worker.lease_until - now) / 1_000_000, 1),
         "started_at": iso(worker.started_at),
         "clock": worker.clock,
+        "kind": worker.kind,
         "names": worker.names,
+        "queues": [queue or DEFAULT_QUEUE for queue in worker.queues],
+        "steps": worker.steps,
     }
 
 

@@ -9,14 +9,17 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core import events as ev
-from holdfast.ports import RunRow, Status, WorkerRow
+from holdfast.core.definitions import DEFAULT_QUEUE
+from holdfast.ports import AttemptRow, Place, RunRow, Status, WorkerKind, WorkerRow
+from holdfast.views.steps import StepView
 from holdfast.views.times import ago, length, until
 from holdfast.views.values import PlainReader
-from holdfast.views.waits import Wait, waits_of
+from holdfast.views.waits import Wait, in_line_of, waits_of
 
 WhyKind = Literal[
     "ended", "diverged", "blocked", "crashing", "unknown_workflow", "paused", "not_yet", "retry", "no_worker", "worker_lost",
-    "worker", "running", "step", "step_retry", "hook", "event", "child", "sleep", "timeout", "waiting",
+    "worker", "running", "step", "step_retry", "limit", "queue", "unserved_queue", "hook", "event", "child", "sleep",
+    "timeout", "waiting",
 ]  # fmt: skip
 NO_CODEC = PlainReader()
 NAMED = 5
@@ -39,9 +42,13 @@ def why(
     workers: Sequence[WorkerRow] | None = None,
     max_attempts: Mapping[str, int] | None = None,
     reader: PlainReader = NO_CODEC,
+    steps: Sequence[StepView] | None = None,
+    attempts: Sequence[AttemptRow] = (),
+    places: Sequence[Place] = (),
 ) -> Why:
     """Works with a row alone, and says more the more is given: the history, the workers of the app, how often each step
-    may be tried, and what reads errors that are encrypted."""
+    may be tried, what reads errors that are encrypted, the run's attempts on other workers, and the lines of limits that it
+    stands in. `steps` are those of the history, if they are known already."""
     status = Status(row.status)
     if status.is_final:
         return _ended(row, history, reader)
@@ -61,15 +68,32 @@ def why(
     if status == Status.PENDING and row.started_at is None and _is_ahead(row, now):
         text = f"begins {until(row.wake_at or now, now)}"
         return Why(kind="not_yet", text=text, since=row.created_at, details={"begins_at": row.wake_at})
-    nobody = _nobody(row, now, workers)
+    nobody = _nobody(row, now, workers) or _elsewhere(now, attempts, workers)
     cancelled = _cancelled(history)
     if cancelled is not None and status in (Status.WAITING, Status.RUNNING):
-        return _still_there(cancelled, nobody or _under_way(row, now, history, max_attempts or {}), now)
+        return _still_there(cancelled, nobody or _under_way(row, now, history, max_attempts or {}, steps, places), now)
+    if status in (Status.PENDING, Status.RETRY) and _is_in_line(row, places):
+        return nobody or _in_line(row, now, places)
     if status == Status.RETRY:
         return nobody or _between_attempts(row, now, history, reader)
     if status == Status.PENDING:
         return nobody or Why(kind="worker", text="waits for a worker", since=max(row.created_at, row.wake_at or 0))
-    return nobody or _under_way(row, now, history, max_attempts or {})
+    return nobody or _under_way(row, now, history, max_attempts or {}, steps, places)
+
+
+def _is_in_line(row: RunRow, places: Sequence[Place]) -> bool:
+    """Whether it has not begun because of a limit."""
+    return bool(in_line_of(places)) or (row.owner is None and row.wake_at is None and row.reason.startswith("limit "))
+
+
+def _in_line(row: RunRow, now: int, places: Sequence[Place]) -> Why:
+    waits = in_line_of(places)
+    if not waits:
+        return Why(
+            kind="limit", text=f"waiting to begin, for a slot of {row.reason}", details={"reasons": [row.reason]}
+        )
+    text = f"waiting to begin, for {', '.join(_named(wait, now, {}) for wait in waits)}"
+    return Why(kind="limit", text=text, since=waits[0].since, details={"waits": [_data(wait) for wait in waits]})
 
 
 def _cancelled(history: Sequence[ev.Event]) -> ev.CancelRequested | None:
@@ -135,7 +159,7 @@ def _nobody(row: RunRow, now: int, workers: Sequence[WorkerRow] | None) -> Why |
     """Whether a worker is missing for what the run is to do now."""
     if workers is None:
         return None
-    alive = [worker for worker in workers if worker.lease_until >= now]
+    alive = [worker for worker in workers if worker.lease_until >= now and worker.kind == WorkerKind.ENGINE]
     if row.owner is not None:
         owner = next((worker for worker in workers if worker.id == row.owner), None)
         if owner in alive:
@@ -158,6 +182,39 @@ def _nobody(row: RunRow, now: int, workers: Sequence[WorkerRow] | None) -> Why |
     return Why(kind="unknown_workflow", text=text, since=since, details={"workflow": row.workflow})
 
 
+def _elsewhere(now: int, attempts: Sequence[AttemptRow], workers: Sequence[WorkerRow] | None) -> Why | None:
+    """What becomes of the steps that other workers execute: first those that none of them will."""
+    if not attempts:
+        return None
+    alive = None if workers is None else [worker for worker in workers if worker.lease_until >= now]
+    told = [_attempt_elsewhere(now, attempt, alive) for attempt in attempts]
+    first = min(told, key=lambda why: _ELSEWHERE.index(why.kind))
+    others = f" and {len(told) - 1} more" if len(told) > 1 else ""
+    return msgspec.structs.replace(first, text=first.text + others)
+
+
+_ELSEWHERE: tuple[WhyKind, ...] = ("unserved_queue", "step", "queue")
+
+
+def _attempt_elsewhere(now: int, attempt: AttemptRow, alive: Sequence[WorkerRow] | None) -> Why:
+    queue = attempt.queue or DEFAULT_QUEUE
+    tried = f", attempt {attempt.number}" if attempt.number > 1 else ""
+    details: dict[str, Any] = {"step": attempt.step, "queue": queue, "attempt": attempt.number}
+    if attempt.worker is not None:
+        since = attempt.claimed_at or now
+        text = f"step {attempt.step!r} executes on {attempt.worker} for {length(now - since)}{tried}"
+        return Why(kind="step", text=text, since=since, details={**details, "worker": attempt.worker})
+    waits = f"step {attempt.step!r} waits in queue {queue!r} for {length(max(0, now - attempt.due))}{tried}"
+    serving = None if alive is None else [worker for worker in alive if attempt.queue in worker.queues and worker.steps]
+    if serving is not None and not serving:
+        text = f"{waits}: no worker serves queue {queue!r}; start one: holdfast worker --executor-only --queues {queue}"
+        return Why(kind="unserved_queue", text=text, since=attempt.due, details=details)
+    if serving is not None and not any(attempt.step in worker.steps for worker in serving):
+        text = f"{waits}: no worker that serves it knows the step; restart them with the code that defines it"
+        return Why(kind="unserved_queue", text=text, since=attempt.due, details=details)
+    return Why(kind="queue", text=waits, since=attempt.due, details=details)
+
+
 def _between_attempts(row: RunRow, now: int, history: Sequence[ev.Event], reader: PlainReader) -> Why:
     failed = _last(history, ev.AttemptFailed)
     when = until(row.wake_at, now) if row.wake_at and _is_ahead(row, now) else "as soon as a worker is free"
@@ -167,12 +224,19 @@ def _between_attempts(row: RunRow, now: int, history: Sequence[ev.Event], reader
     return Why(kind="retry", text=f"next attempt {when}", since=failed and failed.ts, details=details)
 
 
-def _under_way(row: RunRow, now: int, history: Sequence[ev.Event], max_attempts: Mapping[str, int]) -> Why:
+def _under_way(
+    row: RunRow,
+    now: int,
+    history: Sequence[ev.Event],
+    max_attempts: Mapping[str, int],
+    steps: Sequence[StepView] | None,
+    places: Sequence[Place],
+) -> Why:
     if row.status == Status.RUNNING and row.owner is None:  # its worker has stopped, and left it to others
         return Why(kind="worker", text="waits for a worker")
-    waits = waits_of(history, row) if history else []
+    waits = waits_of(history, row, steps, places) if history else []
     if row.status == Status.RUNNING:
-        waits = [wait for wait in waits if wait.kind in ("step", "retry")] or waits
+        waits = [wait for wait in waits if wait.kind in ("step", "retry", "limit")] or waits
     if not waits:
         return _by_row(row, now)
     first = waits[0]
@@ -188,7 +252,9 @@ def _by_row(row: RunRow, now: int) -> Why:
     reasons = [reason for reason in row.reason.split(", ") if reason]
     others = [reason for reason in reasons if reason not in ("sleep", "timeout")]
     kind: WhyKind = "sleep" if reasons == ["sleep"] else "waiting"
-    begun: dict[str, WhyKind] = {"retry of": "step_retry", "hook": "hook", "event": "event", "child": "child"}
+    begun: dict[str, WhyKind] = {
+        "retry of": "step_retry", "limit": "limit", "hook": "hook", "event": "event", "child": "child", "step": "step"
+    }  # fmt: skip
     for word, found in begun.items():
         if others and others[0].startswith(f"{word} "):
             kind = found
@@ -237,11 +303,18 @@ def _named(wait: Wait, now: int, max_attempts: Mapping[str, int]) -> str:
     if wait.kind == "retry":
         left = f", in {length(wait.until - now)}" if wait.until is not None and wait.until > now else ""
         return f"retry of step {wait.name!r} ({_of(wait, max_attempts)}{left})"
+    if wait.kind == "limit":
+        key = f" (key {wait.key!r})" if wait.key else ""
+        return f"a slot of limit {wait.name!r}{key}, {_place(wait.place)}"
     if wait.kind == "child":
         return f"child {wait.child_id!r}"
     if wait.kind == "event":
         return f"event {wait.name!r}" + (f" where {wait.where}" if wait.where else "")
     return f"{wait.kind} {wait.name!r}" + (f" key {wait.key!r}" if wait.key else "")
+
+
+def _place(place: int) -> str:
+    return "next in line" if place == 1 else f"number {place} in line"
 
 
 def _data(wait: Wait) -> dict[str, Any]:

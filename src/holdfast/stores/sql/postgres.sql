@@ -77,3 +77,19 @@ claimed AS (
     RETURNING a.token, a.body, a.not_before, a.clock)
 SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true
 ORDER BY c.not_before;
+
+-- name: newcomers
+-- Whoever leaves its line just now has its row locked, and is left out: it would have to be waited for.
+SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
+       s.asked_at, r.owner
+FROM slots s JOIN runs r ON r.no = s.run
+WHERE s.app = :app AND s.lim = :name AND s.granted = 0 AND s.turn = 0 ORDER BY s.no LIMIT :limit
+FOR UPDATE OF s SKIP LOCKED;
+
+-- name: heads
+SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
+       s.asked_at, r.owner
+FROM slots s JOIN runs r ON r.no = s.run
+WHERE s.app = :app AND s.lim = :name AND s.key = :key AND s.granted = 0 AND s.turn > 0 AND s.evicted = 0
+ORDER BY s.turn, s.no LIMIT :limit
+FOR UPDATE OF s SKIP LOCKED;

@@ -220,6 +220,16 @@ SELECT number, cmd, attempt, ts, item FROM streams WHERE run = :no AND number > 
 SELECT r.id, a.body FROM attributes a {ordered_join} runs r ON r.no = a.run
 WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
 
+-- name: name_blob
+INSERT INTO blobs (run, key) VALUES (:run, :key) ON CONFLICT DO NOTHING;
+
+-- name: named_blobs
+SELECT DISTINCT key FROM blobs WHERE key {among keys};
+
+-- name: bodies
+-- What may name blobs, and is in no history yet.
+SELECT body FROM inbox UNION ALL SELECT spec FROM schedules;
+
 -- name: delete_parts
 DELETE FROM {table} WHERE run {numbered nos};
 
@@ -245,9 +255,10 @@ SELECT max(lease_until) FROM workers WHERE app = :app;
 SELECT value FROM meta WHERE key = :key;
 
 -- name: reset_times
--- Runs whose own time is in the future wait for a time that is too late.
+-- Runs whose own time is in the future wait for a time that is too late, be it that a worker has let go of them.
 UPDATE runs SET wake_at = :now
-WHERE app = :app AND owner IS NULL AND wake_at > :now AND status = 'WAITING'
+WHERE app = :app AND owner IS NULL AND wake_at > :now
+  AND (status = 'WAITING' OR (status = 'PENDING' AND started_at IS NOT NULL))
   AND (SELECT h.ts FROM history h WHERE h.run = runs.no ORDER BY h.seq DESC LIMIT 1) > :ahead;
 
 -- name: message_waits

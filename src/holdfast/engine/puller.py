@@ -1,0 +1,356 @@
+"""A worker that owns no runs: it claims attempts of other workers' runs, has them executed, and tells their ends.
+
+A host turns it as it turns an engine. The row of an attempt is the truth: who has claimed it may execute it, its outcome
+takes the row away, and an attempt whose row is gone is not wanted any more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast import failpoints
+from holdfast.core.registry import Definitions
+from holdfast.engine.agenda import Agenda
+from holdfast.engine.attempts import decode_attempt, unreadable
+from holdfast.engine.backoff import Backoff
+from holdfast.engine.broadcast import Broadcast
+from holdfast.engine.engine import Arrival, Hint, Report, Stop, Wake
+from holdfast.engine.identity import Identity
+from holdfast.engine.membership import Membership, new_worker_id
+from holdfast.engine.records import outcome_message, stream_message
+from holdfast.engine.reporting import Reporter
+from holdfast.engine.settings import Settings
+from holdfast.errors import Fenced, StoreError, StoreLostError
+from holdfast.ports import (
+    Attempt,
+    AttemptReport,
+    ClaimedAttempt,
+    Clock,
+    EndedAttempt,
+    Executor,
+    Notifier,
+    Outcome,
+    Store,
+    Topic,
+    WorkerKind,
+)
+
+logger = logging.getLogger("holdfast.executor")
+SHOW_PROGRESS = 0.25
+"""Seconds between two writes of how far steps are: they may say so as often as they like."""
+
+
+class Held(msgspec.Struct):
+    """An attempt that is executed here, and the id under which this worker has claimed it."""
+
+    token: str
+    worker: str
+    attempt: Attempt
+
+
+class Unguarded:
+    """No workflow code runs here that somebody would have to watch over."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Puller:
+    """Executes up to `concurrency` attempts of `queues` at a time. `turn` is called again and again with what has arrived,
+    always on one thread."""
+
+    def __init__(
+        self,
+        app: Definitions,
+        store: Store,
+        executor: Executor,
+        notifier: Notifier,
+        clock: Clock,
+        build: str,
+        queues: Sequence[str],
+        concurrency: int,
+        settings: Settings | None = None,
+        new_id: Callable[[], str] = new_worker_id,
+        tokens: Iterable[int] | None = None,
+    ) -> None:
+        self.app = app
+        self.store = store
+        self.executor = executor
+        self.notifier = notifier
+        self.clock = clock
+        self.settings = settings or Settings()
+        self.guard = Unguarded()
+        self.queues = sorted(set(queues))
+        self.concurrency = concurrency
+        me = Identity("", build, queues=frozenset(queues))
+        self.membership = Membership(app, store, clock, self.settings, me, new_id, kind=WorkerKind.EXECUTOR)
+        self.backoff = Backoff(clock)
+        self.agenda = Agenda()
+        self.last_commit: float | None = None
+        self.lost: StoreLostError | None = None
+        self.strain = ""
+        self.stopping = False
+        self.inflight: dict[int, Held] = {}
+        self.runs: dict[int, Any] = {}  # none, ever
+        self._tokens = iter(tokens if tokens is not None else itertools.count(1))
+        self._is_stale = True
+        self._are_all_wanted = True
+        self._is_over = False
+        # To be told, by the worker that had claimed it: this one may have been declared dead since.
+        self._ended: dict[str, list[EndedAttempt]] = {}
+        self._given_back: dict[str, list[str]] = {}
+        self._reports: dict[tuple[str, str, str], bytes] = {}
+        self._items: list[tuple[Attempt, int, bytes]] = []
+        self._show_from = 0.0
+        self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
+
+    @property
+    def me(self) -> Identity:
+        return self.membership.me
+
+    # -- life
+
+    def start(self, address: str) -> None:
+        self.membership.address = address
+        self.membership.register(())
+        self.agenda.set("sweep", 0.0)
+
+    def turn(self, arrivals: Iterable[Arrival]) -> Wake | None:
+        """One round: take what has arrived, tell what has ended, claim more, hand it over. None once it has stopped."""
+        for arrival in arrivals:
+            self._take(arrival)
+        mono = self.clock.monotonic()
+        for key in self.agenda.due(mono):
+            if key == "sweep":
+                self._sweep(mono)
+            elif key == "stop":
+                self._is_over = True
+        if not self.backoff.is_on() and (self.membership.is_registered or self._register_again()):
+            try:
+                self._tell(mono)
+                self._look_whether_wanted()
+                self._claim()
+                self.backoff.succeeded()
+            except StoreError as error:
+                self._failed("executing for others", error)
+        return None if self.stopping and self._has_drained() else self._next_turn()
+
+    def start_over(self) -> None:
+        """A turn has failed in a way nobody thought of: look at everything again."""
+        self._is_stale, self._are_all_wanted = True, False
+
+    def close(self) -> None:
+        """Stop what still executes, and give back what others may execute instead."""
+        left = dict(self.inflight)
+        withdrawn = self.executor.withdraw(list(left))
+        self.executor.stop(0)
+        for token, held in left.items():
+            self.inflight.pop(token)
+            if token not in withdrawn and held.attempt.at_most_once:
+                self._end(held, Outcome(attempt=held.attempt, started=self.store.now(), lost=True))
+            else:
+                self._give_back(held)
+        try:
+            self._tell(self.clock.monotonic())
+            self.store.unregister(self.me.worker)
+        except StoreError as error:
+            logger.warning("could not say goodbye to the store, others will notice: %s", error)
+
+    def _has_drained(self) -> bool:
+        return self._is_over or not (self.inflight or self._ended or self._given_back)
+
+    def _next_turn(self) -> Wake:
+        pausing = self.backoff.is_on()
+        if not pausing and self._has_room() and self._is_stale:
+            return Wake(None, None, 0.0, len(self.inflight), at_once=True)
+        times = [self.agenda.next() or 0.0]
+        if pausing:
+            times.append(self.backoff.until)
+        return Wake(None, None, max(0.0, min(times) - self.clock.monotonic()), len(self.inflight))
+
+    def _has_room(self) -> bool:
+        return not self.stopping and len(self.inflight) < self.concurrency
+
+    # -- what arrives
+
+    def _take(self, arrival: Arrival) -> None:
+        if isinstance(arrival, Outcome):
+            self._take_outcome(arrival)
+        elif isinstance(arrival, Report):
+            self._take_report(arrival)
+        elif isinstance(arrival, Hint):
+            if arrival.topic in (Topic.ATTEMPTS, Topic.EVERYTHING):
+                self._is_stale = True
+            if arrival.topic in (Topic.DROPPED, Topic.EVERYTHING):
+                self._are_all_wanted = False
+        elif isinstance(arrival, Stop):
+            self._stop(arrival.grace)
+        elif arrival.worker == self.me.worker and self.membership.is_registered:
+            self._fenced()
+
+    def _take_outcome(self, outcome: Outcome) -> None:
+        held = self.inflight.pop(outcome.attempt.token, None)
+        if held is None:
+            return
+        if outcome.cancelled:  # it was not begun: this worker could not tell whether the others think it alive
+            self._give_back(held)
+        else:
+            self._end(held, outcome)
+
+    def _end(self, held: Held, outcome: Outcome) -> None:
+        message = outcome_message(held.attempt.run_id, outcome, held.worker, held.token)
+        self._ended.setdefault(held.worker, []).append(EndedAttempt(held.token, message))
+        self._reports.pop((held.worker, held.token, "progress"), None)
+
+    def _give_back(self, held: Held) -> None:
+        self._given_back.setdefault(held.worker, []).append(held.token)
+
+    def _take_report(self, report: Report) -> None:
+        held = self.inflight.get(report.attempt.token)
+        if held is None:
+            return
+        if report.kind == "stream":
+            self._items.append((held.attempt, self.store.now(), report.value))
+        else:
+            self._reports[held.worker, held.token, report.kind] = report.value
+
+    def _stop(self, grace: float) -> None:
+        """Claim no more, and give back what has not begun."""
+        self.stopping = True
+        self.agenda.set("stop", self.clock.monotonic() + grace)
+        for token in self.executor.withdraw(list(self.inflight)):
+            self._give_back(self.inflight.pop(token))
+
+    def _fenced(self) -> None:
+        """Others took this worker for dead. What it has claimed is lost to it, unless nobody has noticed yet."""
+        logger.warning("worker %s was taken for dead; going on as a new worker", self.me.worker)
+        self.membership.fenced()
+        self._are_all_wanted = False
+        self._register_again()
+
+    def _register_again(self) -> bool:
+        try:
+            self.membership.register(())
+        except StoreError as error:
+            self._failed("registering", error)
+            return False
+        self._is_stale = True
+        return True
+
+    # -- what is told
+
+    def _tell(self, mono: float) -> None:
+        """What steps have said on their way, then how they have ended. What can't be written is kept."""
+        if self._reports:
+            self._tell_reports(mono)
+        while self._items:
+            self._post(*self._items[0])
+            del self._items[0]
+        while self._given_back:
+            worker, tokens = next(iter(self._given_back.items()))
+            self.store.release_attempts(worker, tokens)
+            del self._given_back[worker]
+            self._ring(Topic.ATTEMPTS)
+        while self._ended:
+            worker, ended = next(iter(self._ended.items()))
+            done = self.store.end_attempts(worker, ended)
+            del self._ended[worker]
+            self.last_commit = self.clock.monotonic()
+            if done:
+                self._ring(Topic.INBOX)
+
+    def _tell_reports(self, mono: float) -> None:
+        """Checkpoints at once: they are for the next attempt. How far a step is interests nobody every millisecond."""
+        shows = mono >= self._show_from
+        told = {key: body for key, body in self._reports.items() if shows or key[2] != "progress"}
+        for worker in {worker for worker, _, _ in told}:
+            reports = [AttemptReport(token, kind, body) for (who, token, kind), body in told.items() if who == worker]
+            self.store.report_attempts(worker, reports)
+        self._reports = {key: body for key, body in self._reports.items() if key not in told}
+        if shows:
+            self._show_from = mono + SHOW_PROGRESS
+        if self._reports:
+            self.agenda.set("show", self._show_from)
+
+    def _post(self, attempt: Attempt, ts: int, item: bytes) -> None:
+        if not attempt.streams_as:  # an execution that was cut short may have streamed, under the same number
+            streamed = self.store.streamed(attempt.run_id).get(attempt.cmd, 0)
+            attempt.streams_as = max(attempt.number, streamed + 1)
+        failpoints.hit("puller.before_post")
+        self.store.post(stream_message(attempt, ts, item))
+        self._ring(Topic.INBOX)
+
+    def _ring(self, topic: Topic) -> None:
+        failpoints.hit("puller.before_ring")
+        self.notifier.ring(topic)
+
+    # -- what is not wanted any more
+
+    def _sweep(self, mono: float) -> None:
+        """The safety net: once a second, look for all that a lost hint would have told."""
+        self.agenda.set("sweep", mono + self.settings.sweep)
+        self._is_stale, self._are_all_wanted = True, False
+        try:
+            self.membership.swept()
+            self.store.check()
+        except StoreLostError as error:
+            self.lost = error
+        except StoreError as error:
+            logger.warning("sweep failed, trying again: %s", error)
+
+    def _look_whether_wanted(self) -> None:
+        """Interrupt the code of attempts whose rows are gone: their runs have ended, or others were given them."""
+        if self._are_all_wanted:
+            return
+        for worker in {held.worker for held in self.inflight.values()}:
+            wanted = self.store.held_attempts(worker)
+            for token, held in list(self.inflight.items()):
+                if held.worker == worker and held.token not in wanted:
+                    del self.inflight[token]
+                    self.executor.cancel(token)
+        self._are_all_wanted = True
+
+    # -- what comes next
+
+    def _claim(self) -> None:
+        if not self._is_stale or not self._has_room():
+            return
+        limit = self.concurrency - len(self.inflight)
+        try:
+            claimed = self.store.claim_attempts(self.me.worker, self.queues, self.membership.steps, limit)
+        except Fenced:
+            self._fenced()
+            return
+        self._is_stale = len(claimed) >= limit
+        if claimed:
+            self._hand_over(claimed)
+
+    def _hand_over(self, claimed: list[ClaimedAttempt]) -> None:
+        attempts = []
+        for one in claimed:
+            try:
+                attempt = decode_attempt(one.body, next(self._tokens))
+                self.app.find_step(attempt.step)
+            except Exception as error:
+                failed = unreadable(one.token, self.me.worker, self.app.codec, error)
+                self._ended.setdefault(self.me.worker, []).append(failed)
+                continue
+            self.inflight[attempt.token] = Held(one.token, self.me.worker, attempt)
+            attempts.append(attempt)
+        failpoints.hit("puller.before_hand_over")
+        if self.reporter.is_on:
+            self.reporter.handed_over(attempts, self.store.now())
+        self.executor.submit(attempts)
+        failpoints.hit("puller.after_hand_over")
+
+    def _failed(self, what: str, error: StoreError) -> None:
+        if isinstance(error, StoreLostError):
+            self.lost = error
+        else:
+            self.backoff.failed(what, error)
