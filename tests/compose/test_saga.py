@@ -54,7 +54,12 @@ class Booking:
         def fail(why: str = "no room") -> None:
             raise ValueError(why)
 
+        @app.workflow
+        async def release_slowly(what: str) -> None:
+            await sleep("20s")
+
         self.book, self.abook, self.release, self.fail = book, abook, release, fail
+        self.release_slowly = release_slowly
 
 
 @pytest.fixture
@@ -481,15 +486,11 @@ def test_timeouts_that_expire_during_a_roll_back_end_as_timeouts_do(
     app: App, steps: Booking, inner: int | None, how: str, said: str
 ) -> None:
     @app.workflow
-    async def release_slowly(what: str) -> None:
-        await sleep("20s")
-
-    @app.workflow
     async def flow() -> str:
         try:
             async with asyncio.timeout(10), asyncio.timeout(inner):
                 async with saga() as s:
-                    s.step(steps.book, "flight", compensate=release_slowly)
+                    s.step(steps.book, "flight", compensate=steps.release_slowly)
                     if how == "fail":
                         steps.fail()
                     await sleep("100s")
@@ -509,16 +510,12 @@ def test_a_timeout_that_expired_during_a_roll_back_reaches_the_code_that_goes_on
     app: App, steps: Booking
 ) -> None:
     @app.workflow
-    async def release_slowly(what: str) -> None:
-        await sleep("20s")
-
-    @app.workflow
     async def flow() -> str:
         try:
             async with asyncio.timeout(10):
                 try:
                     async with saga() as s:
-                        s.step(steps.book, "flight", compensate=release_slowly)
+                        s.step(steps.book, "flight", compensate=steps.release_slowly)
                         steps.fail()
                 except SagaFailed:
                     await sleep("100s")
@@ -534,14 +531,10 @@ def test_a_timeout_that_expired_during_a_roll_back_reaches_the_code_that_goes_on
 
 def test_a_run_that_is_cancelled_during_a_roll_back_is_cancelled_after_it(app: App, steps: Booking) -> None:
     @app.workflow
-    async def release_slowly(what: str) -> None:
-        await sleep("20s")
-
-    @app.workflow
     async def flow() -> str:
         try:
             async with asyncio.timeout(None), saga() as s:
-                s.step(steps.book, "flight", compensate=release_slowly)
+                s.step(steps.book, "flight", compensate=steps.release_slowly)
                 steps.fail()
         except SagaFailed:
             await sleep("1s")
