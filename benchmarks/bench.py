@@ -26,6 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cpu
+import on_postgres
 from floor import floor_ms
 from workflows import (
     LENGTH,
@@ -48,6 +49,7 @@ from workflows import (
 )
 
 from holdfast import chain, chord
+from holdfast.api.handles import Which
 from holdfast.ports import RunQuery
 
 ROWS: list[dict[str, Any]] = []
@@ -126,6 +128,19 @@ def normalised() -> None:
     for workload in ("many", "many-plain", "resume"):
         title, _ = cpu.WORKLOADS[workload]
         row(f"normalised CPU: {title}", min(cpu.measure(workload)[0] for _ in range(3)), "µs", note=cpu.UNIT)
+    telemetry()
+
+
+def telemetry() -> None:
+    """What those who listen cost a step, against nobody, in turns."""
+    listening = ("many-metrics", "many-watched", "many-told")
+    costs = {name: [0.0] * 5 for name in ("many", *listening)}
+    for i in range(5):
+        for name, found in costs.items():
+            found[i] = cpu.measure(name)[0]
+    nobody = statistics.median(costs["many"])
+    for name in listening:
+        row(f"telemetry: {cpu.WORKLOADS[name][0]}", statistics.median(costs[name]) / nobody, "× nobody")
 
 
 def composed(floor: float) -> None:
@@ -147,7 +162,7 @@ def throughput() -> None:
     worker = Worker()
     for run in runs:
         run.result()
-    rows = [app.client.row(run.id) for run in runs]
+    rows = [app.client.row(Which(run.id)) for run in runs]
     took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
     row("1,000 workflows × 5 steps", 5_000 / took, "steps/s", note=f"{took:.2f} s, one worker process")
     before, more = worker.memory(), 5_000
@@ -231,7 +246,7 @@ def sleeping(n: int) -> None:
     worker.until_parked()
     for run in runs:
         run.result()
-    last = max(app.client.row(run.id).finished_at or 0 for run in runs) / 1e6
+    last = max(app.client.row(Which(run.id)).finished_at or 0 for run in runs) / 1e6
     row(f"wake {many:,} parked runs, due at the same moment", many / (last - moment), "runs/s")
     worker.stop()
 
@@ -291,6 +306,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--overhead", action="store_true", help="only the table of what one step costs")
     parser.add_argument("--sleepers", type=int, default=100_000)
+    parser.add_argument("--postgres", action="store_true", help="only the rows of PostgreSQL")
     options = parser.parse_args()
     print(
         f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores, SQLite {sqlite3.sqlite_version}"
@@ -300,6 +316,9 @@ def main() -> None:
         app.use_store(str(folder / "bench.db"))
         if options.overhead:
             step_overhead(lambda: floor_ms(folder, "FULL"))
+            return
+        if options.postgres:
+            on_postgres.measure(row, Worker)
             return
         floor = floor_ms(folder, "FULL")
         row("floor: a bare commit of one row, FULL", floor, "ms")
@@ -313,6 +332,7 @@ def main() -> None:
         across_processes()
         resuming()
         sleeping(options.sleepers)
+        on_postgres.measure(row, Worker)
         overhead = step_overhead(lambda: floor_ms(folder, "FULL"))
     if options.json:
         facts = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.api.calls import ChildRun, StepFuture
     from holdfast.api.canvas_reader import signature
-    from holdfast.api.context import WorkflowIdentity, this_step, wf
+    from holdfast.api.context import WorkflowIdentity, this_step, transaction, wf
     from holdfast.api.domain_events import emit, wait_for_event
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import Run, RunPage
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         StoreError,
         StoreFullError,
         StoreLostError,
+        StoreMovedError,
         StoreReadOnlyError,
         StoreSchemaError,
         StoreUnavailableError,
@@ -189,6 +190,7 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StoreLostError",
+    "StoreMovedError",
     "StoreReadOnlyError",
     "StoreSchemaError",
     "StoreUnavailableError",
@@ -219,6 +221,7 @@ __all__ = [
     "start_child_workflow",
     "step",
     "this_step",
+    "transaction",
     "use",
     "wait_for_event",
     "wf",
@@ -228,7 +231,7 @@ __all__ = [
 _HOMES = {
     "holdfast.api.calls": ["ChildRun", "StepFuture"],
     "holdfast.api.canvas_reader": ["signature"],
-    "holdfast.api.context": ["WorkflowIdentity", "this_step", "wf"],
+    "holdfast.api.context": ["WorkflowIdentity", "this_step", "transaction", "wf"],
     "holdfast.api.domain_events": ["emit", "wait_for_event"],
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": ["Run", "RunPage"],

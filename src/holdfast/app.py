@@ -357,9 +357,12 @@ class App(Registry):
         """Its schedules: to look at, to change, and to declare."""
         return Schedules(self)
 
-    def emit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
-        """Emit a domain event; its id. The same name and `key` again is the same event."""
+    def emit(self, name: str, payload: object = None, *, key: str | None = None, connection: object = None) -> str:
+        """Emit a domain event; its id. The same name and `key` again is the same event. With the `connection` of an open
+        transaction it is emitted once that is committed."""
         loop = running()
+        if connection is not None:
+            return self.client.joined(connection).emit(name, payload, key)
         if loop is None:
             return self.client.emit(name, payload, key)
         if loop.execution.app != self.name:
@@ -368,10 +371,12 @@ class App(Registry):
             )
         return emit_now(name, payload, key)
 
-    async def aemit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
+    async def aemit(
+        self, name: str, payload: object = None, *, key: str | None = None, connection: object = None
+    ) -> str:
         """`emit` for async code."""
-        if running() is not None:
-            return self.emit(name, payload, key=key)
+        if running() is not None or connection is not None:
+            return self.emit(name, payload, key=key, connection=connection)
         return await asyncio.to_thread(lambda: self.emit(name, payload, key=key))
 
     def trace(self, id: str) -> TraceNode:

@@ -515,6 +515,7 @@ class RunNote(msgspec.Struct, array_like=True, gc=False):
     kind: str
     ts: int
     clock: int
+    attempt: int
     reason: str = ""
 
 
@@ -740,6 +741,15 @@ class Store(Query, Protocol):
     def strain(self) -> str:
         """What weighs on the store without keeping it from working, and what to do about it; empty if nothing does. What
         can be done here is done."""
+
+    def join(self, connection: object) -> tuple[Store, Notifier]:
+        """This store inside the transaction that somebody else's connection to the same database has open, and a notifier
+        whose hints leave with it: what `create`, `post` and `emit` do there happens when that transaction is committed,
+        or not at all. An ArgumentError if it can't be joined."""
+
+    def transaction(self, run_no: int | None, key: str) -> StepTransaction:
+        """A transaction for a step of that run; `key` is the same for all attempts of the step and for no other step. Of a
+        step that is called outside of a run, `run_no` is None, and nothing is recorded."""
 
     # -- workers
 
@@ -1021,6 +1031,30 @@ class Outcome(msgspec.Struct, kw_only=True):
     emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None
     logs: bytes | None = None
+
+
+class StepTransaction(Protocol):
+    """What a step writes itself, committed together with its outcome. Of all attempts of one step, wherever and whenever
+    they execute, one commits."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection to the store's database, inside the transaction, which begins when this is first asked
+        for. Whoever gets it must not end the transaction."""
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    def recorded(self) -> bytes | None:
+        """The outcome that an attempt of this step has committed, if one has."""
+
+    def commit(self, body: bytes) -> bytes | None:
+        """Commit what was written, with `body` as the outcome. What is given is what counts: `body`, or what another
+        attempt has recorded, and then nothing of this one is kept; None if the run is gone, and nothing is kept either. A
+        StoreError means that nothing happened: a commit in doubt is waited for."""
+
+    def rollback(self) -> None:
+        """Keep nothing. It never fails."""
 
 
 class Executor(Protocol):

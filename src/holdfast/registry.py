@@ -120,6 +120,7 @@ class Registry(Owner, abc.ABC):
         pool: Pool = "thread",
         max_losses: int = 3,
         at_most_once: bool = False,
+        transaction: bool = False,
         queue: str = "",
         concurrency: int | None = None,
         rate_limit: str | None = None,
@@ -179,6 +180,10 @@ class Registry(Owner, abc.ABC):
 
     def define_step(self, function: Any, name: str | None, options: StepOptions, place: str = "") -> Any:
         call, is_async = _callable(function, "step")
+        if options.transaction and is_async:
+            raise DefinitionError(
+                "transaction=True is for steps made from `def`, as their connection is one that blocks; leave out `async`"
+            )
         chosen = _name_of(function) if name is None else name
         resources = resources_of(call, f"step {chosen!r}", is_async)
         hints = self.codec.hints_for(call, resources)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.registry import Definitions
 from holdfast.engine.engine import Engine
@@ -19,8 +19,15 @@ from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Clock, Notifier, Store
 from holdfast.stores.doorbell import Doorbell, Intercom
+from holdfast.stores.shared import SqlStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.telemetry.clock import LamportClock
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres import PostgresStore
+    from holdfast.stores.postgres_notifier import PostgresNotifier
+
+POSTGRES = ("postgresql", "postgres")
 
 
 def open_store(app: str, url: str, clock: Clock, logical_clock: LamportClock | None = None) -> tuple[Store, Notifier]:
@@ -32,19 +39,28 @@ def open_store(app: str, url: str, clock: Clock, logical_clock: LamportClock | N
 
 
 def _open(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
-    scheme = url.partition("://")[0] if "://" in url else "sqlite"
-    if scheme in ("postgresql", "postgres"):
+    if _scheme(url) in POSTGRES:
         return _open_postgres(app, url, clock)
-    if scheme != "sqlite":
-        raise StoreUnavailableError(
-            f"{scheme}://... is no store: this version knows SQLite files and PostgreSQL; give a path, sqlite:///path, "
-            "':memory:' or postgresql://..."
-        )
+    _refuse_unknown(url)
     store = SqliteStore(app, url, clock)
     return store, Intercom() if store.in_memory else Doorbell(store, store.path)
 
 
+def open_database(url: str, clock: Clock) -> SqlStore:
+    """A store as it is: nothing is upgraded, nor refused because its runs were moved."""
+    if _scheme(url) in POSTGRES:
+        return _import_postgres()[0]("", url, clock, as_it_is=True)
+    _refuse_unknown(url)
+    return SqliteStore("", url, clock, as_it_is=True)
+
+
 def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+    store_class, notifier_class = _import_postgres()
+    store = store_class(app, url, clock)
+    return store, notifier_class(store)
+
+
+def _import_postgres() -> tuple[type[PostgresStore], type[PostgresNotifier]]:
     try:
         from holdfast.stores.postgres import PostgresStore
         from holdfast.stores.postgres_notifier import PostgresNotifier
@@ -52,8 +68,20 @@ def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
         raise StoreUnavailableError(
             f"a store on PostgreSQL needs a driver ({error}); install it with: pip install 'holdfast[postgres]'"
         ) from error
-    store = PostgresStore(app, url, clock)
-    return store, PostgresNotifier(store)
+    return PostgresStore, PostgresNotifier
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0] if "://" in url else "sqlite"
+
+
+def _refuse_unknown(url: str) -> None:
+    scheme = _scheme(url)
+    if scheme != "sqlite":
+        raise StoreUnavailableError(
+            f"{scheme}://... is no store: this version knows SQLite files and PostgreSQL; give a path, sqlite:///path, "
+            "':memory:' or postgresql://..."
+        )
 
 
 def build_engine(
@@ -100,4 +128,5 @@ def build_local_executor(
         app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
         child_command=describe, keep_logs=app.keep_logs, instruments=app.instruments,
         surroundings=Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
+        transact=store.transaction,
     )  # fmt: skip

@@ -34,6 +34,7 @@ from holdfast import (
     saga,
     sleep,
     this_step,
+    transaction,
     wait_for_event,
     wf,
 )
@@ -250,7 +251,30 @@ def once_deadly() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.step(transaction=True, max_losses=100)
+def deposit(n: int) -> int:
+    """Writes into a table of its own, in the transaction that records its outcome."""
+    effect("deposit", n)
+    transaction().execute(f"INSERT INTO {os.environ['EFFECTS_TABLE']} VALUES ({n}, {os.getpid()})")
+    return n
+
+
+@app.step(transaction=True, max_losses=100, timeout=None)
+def deposit_in_turn() -> int:
+    transaction().execute(f"INSERT INTO {os.environ['EFFECTS_TABLE']} VALUES (1, {os.getpid()})")
+    leave_in_turn("deposit_in_turn")
+    return os.getpid()
+
+
 # -- workflows
+
+
+@app.workflow
+async def bank(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += deposit(i)
+    return total
 
 
 @app.workflow

@@ -125,10 +125,21 @@ class Client:
         self._instruments = definitions.instruments
         self._entries = Entries(self.codec)
 
+    def joined(self, connection: object) -> Client:
+        """The same in a transaction of somebody else's."""
+        return Client(self._definitions, *self.store.join(connection), by=self.by)
+
+    def _outside(self, run: Run[Any]) -> Run[Any]:
+        """A run that was started in a transaction, for when that is over."""
+        return Run(self, run.id, run._which.no)
+
     # -- starting
 
     def start(self, name: str, call: bytes, options: StartOptions, messages: Sequence[Message] = ()) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls. `messages` are for it, whether it is new or not."""
+        if options.connection is not None:
+            alone = replace(options, connection=None)
+            return self._outside(self.joined(options.connection).start(name, call, alone, messages))
         with self._wrapped(name, options.with_id_in_step(name)) as (options, headers):
             if options.debounce is not None:
                 return self._start_later(name, call, options, headers)
@@ -189,6 +200,10 @@ class Client:
 
     def start_many(self, calls: Sequence[tuple[str, bytes, StartOptions]]) -> list[Run[Any]]:
         """One commit for all of them: either all are started or none is."""
+        connection = calls[0][2].connection if calls else None
+        if connection is not None:
+            alone = [(name, call, replace(options, connection=None)) for name, call, options in calls]
+            return [self._outside(run) for run in self.joined(connection).start_many(alone)]
         now = self.store.now()
         with contextlib.ExitStack() as stack:
             chosen = [

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from holdfast.api import calls
 from holdfast.api.checks import check_hook, check_id, check_text, progress_of
+from holdfast.api.direct_calls import plain_transaction
 from holdfast.api.domain_events import emit_now, wait_for_event
 from holdfast.api.hooks import ask_hook, encode_payload
 from holdfast.api.tokens import StepToken
@@ -328,6 +329,26 @@ def _step(name: str) -> StepContext | None:
             f"this_step.{name} is for the code of a step, and this is workflow code; use it in a step"
         )
     return current_step.get()
+
+
+def transaction() -> Any:
+    """In a step with `transaction=True`: a connection to the store's database, in a transaction that is committed together
+    with the step's outcome. What is written with it happens exactly once, whatever crashes.
+
+    It begins with the first call. On PostgreSQL it is a `psycopg.Connection`, on SQLite a `sqlite3.Connection`; neither can
+    be told to commit or to roll back.
+    """
+    if running() is not None:
+        raise WrongContextError("transaction() is for the code of a step, and this is workflow code; use it in a step")
+    step = current_step.get()
+    found = plain_transaction.get() if step is None or step.transaction is None else step.transaction
+    if found is not None:
+        return found.connection
+    if step is None:
+        raise WrongContextError("transaction() works in a step with @app.step(transaction=True), and no step is here")
+    raise WrongContextError(
+        f"step {step.attempt.step!r} has no transaction; write @app.step(transaction=True) above it"
+    )
 
 
 wf = WorkflowContext()

@@ -180,10 +180,12 @@ class Run(Generic[R]):
         self._fetch()
         return self._client.trace(self.id)
 
-    def send(self, name: str, payload: object = None, *, key: str | None = None) -> Sent:
+    def send(self, name: str, payload: object = None, *, key: str | None = None, connection: object = None) -> Sent:
         """Answer a hook. A payload that comes before the workflow asks is kept, in order; what is returned says whether
-        the run waited for it. A run that waits for another hook is a warning: a name or key may be wrong."""
-        return self._client.send(self._which, name, payload, key)
+        the run waited for it. A run that waits for another hook is a warning: a name or key may be wrong. With the
+        `connection` of an open transaction it is sent once that is committed."""
+        client = self._client if connection is None else self._client.joined(connection)
+        return client.send(self._which, name, payload, key)
 
     @overload
     def ask(

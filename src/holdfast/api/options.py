@@ -32,7 +32,7 @@ from holdfast.core.definitions import (
 )
 from holdfast.core.limits import Limit
 from holdfast.durations import Duration
-from holdfast.errors import ArgumentError, DefinitionError
+from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 from holdfast.printing import show
 from holdfast.telemetry.instruments import is_traceparent
 
@@ -61,6 +61,7 @@ class StartOptions:
     debounce: Duration | None = None
     at_most: Duration | None = None
     traceparent: str | None = None
+    connection: object = None
     again: bool = False  # an earlier attempt of the step that starts it may have done so
 
     def __post_init__(self) -> None:
@@ -115,6 +116,14 @@ class StartOptions:
         if context is None or self.id is not None:
             return self
         return replace(self, id=context.next_child_id(name), again=True)
+
+
+def refuse_connection(options: StartOptions) -> None:
+    if options.connection is not None:
+        raise WrongContextError(
+            "connection= is for what is started from outside, or in a step: a workflow is replayed, and its children are "
+            "committed with its history"
+        )
 
 
 def calls_of(name: str, calls: Iterable[Any]) -> list[tuple[Any, ...]]:
@@ -188,12 +197,24 @@ def step_options(given: dict[str, Any]) -> StepOptions:
         max_losses=_count("max_losses", options.pop("max_losses", 3)),
         queue=check_queue(options.pop("queue", "")),
         limits=limits,
+        transaction=check_flag("transaction", options.pop("transaction", False)),
         **options,
     )
+    if made.transaction:
+        _check_transaction(made)
     if made.pool == "process":
         refuse_local_errors("retry_for", made.retry_for)
         refuse_local_errors("no_retry_for", made.no_retry_for)
     return made
+
+
+def _check_transaction(options: StepOptions) -> None:
+    if options.at_most_once:
+        raise DefinitionError(
+            "transaction=True makes a step's writes happen exactly once, also if it is executed again; leave out at_most_once="
+        )
+    if options.pool == "process":
+        raise DefinitionError("transaction=True is for steps on threads: leave out pool='process'")
 
 
 def workflow_options(given: dict[str, Any]) -> WorkflowOptions:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from holdfast.codec import Codec
 from holdfast.core.ids import child_run_id
-from holdfast.ports import Attempt
+from holdfast.ports import Attempt, StepTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class StepContext:
         "handed_over",
         "started",
         "surroundings",
+        "transaction",
         "writes",
     )
 
@@ -80,6 +81,7 @@ class StepContext:
         self.cancelled = False
         self.handed_over = False
         self.children: dict[str, int] = {}
+        self.transaction: StepTransaction | None = None
         self.surroundings: Any = None  # the executor's: where a step that is called plainly gets its resources
 
     def report(self, kind: str, value: Any) -> None:
@@ -93,6 +95,10 @@ class StepContext:
     def kept_logs(self) -> bytes | None:
         """What is to be kept of what it has logged, encoded."""
         return None
+
+    def seal(self) -> bool:
+        """From now on nothing but its own outcome ends it: it is about to commit. False if it has ended already."""
+        return True
 
     def sign_of_life(self) -> None:
         """It reports something, so it has not stalled."""

@@ -77,6 +77,7 @@ class StepOptions:
     queue: str = ""
     retry_within: int | None = None
     limits: tuple[Limit, ...] = ()
+    transaction: bool = False
 
     @property
     def at_most_once(self) -> bool:

@@ -33,12 +33,15 @@ from holdfast.ports import (
     Letter,
     Message,
     NewRun,
+    Notifier,
     Posted,
     Record,
     RunRow,
     ScheduleChange,
     ScheduleRow,
     Status,
+    StepTransaction,
+    Store,
     Subscription,
     WorkerRow,
 )
@@ -46,9 +49,11 @@ from holdfast.stores.attempts import AttemptTables
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
 from holdfast.stores.limits import LimitTables
+from holdfast.stores.moves import move_of, refuse_moved
 from holdfast.stores.queries import read_queries, refuse_nul
 from holdfast.stores.search import VALUE_LIMIT
 from holdfast.stores.telemetry import TelemetryTables
+from holdfast.stores.transactions import SqlTransaction
 from holdfast.telemetry.clock import LamportClock, is_clock
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload", "clock")
@@ -68,6 +73,12 @@ def migrations(dialect: Dialect = SQLITE) -> list[tuple[int, str]]:
     return [(int(name[:4]), dialect.script(folder.joinpath(name).read_text())) for name in meant]
 
 
+def all_scripts() -> str:
+    """The migrations of every database."""
+    folder = resources.files("holdfast.stores").joinpath("sql")
+    return "\n".join(file.read_text() for file in folder.iterdir() if file.name[:4].isdigit())
+
+
 class LifeLockLike(Protocol):
     def take(self) -> None: ...
     def release(self) -> None: ...
@@ -81,7 +92,8 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
     dialect: Dialect = SQLITE
     conflict: type[StoreBusyError] = StoreBusyError
 
-    def __init__(self, app: str, url: str, clock: Clock) -> None:
+    def __init__(self, app: str, url: str, clock: Clock, *, as_it_is: bool = False) -> None:
+        """With `as_it_is` nothing is upgraded or refused: for whoever looks at a store, or moves it."""
         self.app = app
         self.url = url
         self.clock = clock
@@ -89,7 +101,8 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
         self._clock_limit = 0  # up to here the logical clock is written down; 0: nobody has looked yet
         self._q = read_queries(self.dialect)
         self._alive_here: dict[str, LifeLockLike | None] = {}
-        self._migrate()
+        if not as_it_is:
+            self.upgrade()
 
     @property
     def logical_clock(self) -> LamportClock:
@@ -112,19 +125,41 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
     def life_lock(self, worker_id: str) -> LifeLockLike | None:
         """The lock that a worker of that id holds as long as it lives; None if all workers live in this process."""
 
+    @abc.abstractmethod
+    def join(self, connection: object) -> tuple[Store, Notifier]: ...
+
+    @abc.abstractmethod
+    def step_write(self) -> AbstractContextManager[tuple[Any, Any]]:
+        """A transaction on a connection that a step may use: as the shared code uses it, and as the step does."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of every connection."""
+
     def check(self) -> None:
         """A server watches over its own files."""
 
     def strain(self) -> str:
         return ""  # and over what weighs on them
 
+    def transaction(self, run_no: int | None, key: str) -> StepTransaction:
+        return SqlTransaction(self, run_no, key)
+
     # -- schema
 
-    def _migrate(self) -> None:
+    def schema_versions(self) -> tuple[int, int]:
+        """The schema's version here, 0 if there is nothing yet, and the newest that this library knows."""
+        with self.read() as db:
+            return self._schema_version(db), migrations(self.dialect)[-1][0]
+
+    def upgrade(self, even_if_moved: bool = False) -> None:
+        """Bring the schema up to date."""
         known = migrations(self.dialect)
         newest = known[-1][0]
         with self.read() as db:
             current = self._schema_version(db)
+            if current and not even_if_moved:
+                refuse_moved(self.url, move_of(db))
         if current < newest:
             with self.write("migrate") as db:
                 self._before_migrating(db)
@@ -158,6 +193,7 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
     # -- workers
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
+        refuse_nul(worker.id, worker.host, worker.build)
         lock = self.life_lock(worker.id)
         if lock is not None:
             lock.take()
@@ -353,6 +389,7 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
         return run.no
 
     def _set_attribute(self, db: Any, no: int, key: str, value: str, body: bytes) -> None:
+        refuse_nul(key, value)
         parameters = {"run": no, "key": key, "value": value[:VALUE_LIMIT], "body": body}
         db.execute(self._q["set_attribute"], parameters)
 
@@ -492,6 +529,7 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
 
     def _insert_message(self, db: Any, message: Message) -> bool:
         """Whether it was put into the inbox."""
+        refuse_nul(message.kind, message.dedupe or "")
         kept = db.execute(self._q["post"], self._message(message, self._stamp(db, 1))).fetchone()
         if kept is not None and message.once:
             number, run = kept

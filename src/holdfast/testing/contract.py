@@ -362,6 +362,34 @@ class StoreContract(LimitContract):
         assert len(store.payloads("r")) == 1
         assert len(store.runs(RunQuery())) == 1
 
+    def test_a_nul_in_an_id_a_name_or_a_key_is_refused_and_nothing_written(self, store: Store) -> None:
+        """Not every database can hold it, and what works on one has to work on all."""
+        row, bad = self.owned(store), "a\0b"
+        news = self.emission("Paid", "k")
+        news.key = bad
+        changes = [
+            Change(no=row.no, children=[self.new(bad)]),
+            Change(no=row.no, children=[self.new("x", workflow=bad)]),
+            Change(no=row.no, messages=[Message(run_id="r", kind=bad)]),
+            Change(no=row.no, messages=[Message(run_id="r", kind="hook", dedupe=bad)]),
+            Change(no=row.no, attributes=[(bad, "1", b"1")]),
+            Change(no=row.no, attributes=[("hook", bad, b"1")]),
+            Change(no=row.no, signals=[Subscription(event=bad, cmd="1")]),
+            Change(no=row.no, signals=[news]),
+        ]
+        for change in changes:
+            assert raised(EncodeError, store.commit, "w1", [change], 0, NAMES), change
+        assert raised(EncodeError, store.create, self.new("x", workflow=bad))
+        assert raised(EncodeError, store.create, self.new("x", attributes=[("hook", bad, b"")]))
+        assert raised(EncodeError, store.post, Message(run_id="r", kind="hook", dedupe=bad))
+        assert raised(EncodeError, self.worker, store, bad)
+        assert raised(
+            EncodeError, store.save_schedules, [ScheduleChange(row=ScheduleRow(name=bad, workflow="w", spec=b""))]
+        )
+        assert [found.id for found in store.runs(RunQuery())] == ["r"]
+        assert store.letters("w1") == []
+        assert [worker.id for worker in store.workers()] == ["w1"]
+
     def test_a_time_beyond_all_times_is_never(self, store: Store) -> None:
         row = self.owned(store)
         self.leave(store, row, Status.WAITING, wake_at=10**30, expires_at=10**30)

@@ -48,7 +48,7 @@ class Scene:
         for store in stores:
             store.app = f"orders{number}"
         self.w1, self.w2, self.w3 = (f"w{i}-{number}" for i in (1, 2, 3))
-        self.claimed: list[tuple[str, list[bytes]]] = []
+        self.claimed: list[tuple[str, int, list[bytes]]] = []
         self._register(self.one, self.w1)
         self._register(self.two, self.w2)
         self.one.create(self.new("mine"))
@@ -99,7 +99,7 @@ class Scene:
 
     def _claim(self, store: Store, worker: str) -> None:
         for claimed in store.commit(worker, [], 10, NAMES).claimed:
-            self.claimed.append((claimed.row.id, claimed.payloads))
+            self.claimed.append((claimed.row.id, claimed.row.no, claimed.payloads))
 
     # -- what may meet; `store` is that of whoever does it
 
@@ -207,10 +207,11 @@ class Scene:
             store.serve(self.w2, LIMIT, [""])
             (use,) = store.limits(1)
             assert use.in_use == 1, f"{use.in_use} have a slot, {use.waiting} wait, and there is one"
-        names = [run for run, _ in self.claimed]
+        names = [run for run, _, _ in self.claimed]
         assert len(names) == len(set(names)), f"claimed twice: {names}"
-        for run, payloads in self.claimed:
+        for run, no, payloads in self.claimed:
             assert run in rows, f"{run} was claimed, and deleted"
+            assert rows[run].no == no, f"{run} was claimed, and replaced by another"
             assert payloads == store.payloads(run), f"{run} was claimed with an old history"
         assert len(self.pulled) == len(set(self.pulled)), f"attempts claimed twice: {self.pulled}"
         assert len(self.ended) == len(set(self.ended)), f"attempts ended twice: {self.ended}"

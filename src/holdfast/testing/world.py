@@ -96,6 +96,7 @@ class TestApp:
             self.clock,
             surroundings=surroundings,
             keep_logs=app.keep_logs,
+            transact=self.store.transaction,
             instruments=app.instruments,
         )
         settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)

@@ -60,6 +60,14 @@ SELECT (SELECT extract(epoch FROM clock_timestamp() - greatest(at, pg_postmaster
           WHERE locktype = 'advisory' AND objsubid = 1 AND granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()));
 
+-- name: record_outcome
+-- From here on others may wait for this transaction, so it must not stay open if its process is frozen.
+INSERT INTO attributes (run, key, value, body)
+SELECT r.no, 'outcome', :value, :body
+FROM runs r, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) soon
+WHERE r.no = :run FOR KEY SHARE OF r
+ON CONFLICT (run, key, value) DO NOTHING;
+
 -- name: dead_messages
 -- Messages to runs that were deleted while these were under way.
 DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);
