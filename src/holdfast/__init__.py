@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.compose.checkpointed import Checkpoint, Checkpointed
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
-    from holdfast.core.context import StepAttempt
+    from holdfast.core.context import StartCall, StepAttempt, WorkflowAttempt
     from holdfast.core.limits import Limit
     from holdfast.core.resources import Resource, use
     from holdfast.default_app import step, workflow
@@ -175,6 +175,7 @@ __all__ = [
     "Selection",
     "Sent",
     "Signature",
+    "StartCall",
     "Status",
     "StatusEntry",
     "Step",
@@ -200,6 +201,7 @@ __all__ = [
     "ValueCodecError",
     "WorkerLostError",
     "Workflow",
+    "WorkflowAttempt",
     "WorkflowCodeError",
     "WorkflowIdentity",
     "WorkflowTimeoutError",
@@ -243,7 +245,7 @@ _HOMES = {
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
     "holdfast.codec": ["Blobs", "Codec", "Directory"],
-    "holdfast.core.context": ["StepAttempt"],
+    "holdfast.core.context": ["StartCall", "StepAttempt", "WorkflowAttempt"],
     "holdfast.core.limits": ["Limit"],
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.compose.saga": ["Saga", "saga"],

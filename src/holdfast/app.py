@@ -562,7 +562,7 @@ class App(Registry):
         """How a process of its own finds this app; None if it can't."""
         functions: list[Any] = [d.function for d in self._steps.values()]
         functions += [d.function for d in self._workflows.values()]
-        wrappers = [around.function.__module__ for around in self.arounds]
+        wrappers = [around.function.__module__ for around in (*self.arounds, *self.start_arounds)]
         modules = {str(getattr(f, "func", f).__module__) for f in functions} | {*self.include, *wrappers}
         main_file = ""
         if "__main__" in modules:

@@ -1003,6 +1003,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     data: dict[str, Any]
     correlation: str = ""
     quiet: bool = False
+    headers: dict[str, str] = {}
     checkpoint: bytes | None = None
     streams_as: int = 0
     company: int = 0

@@ -33,7 +33,7 @@ from holdfast.api.owner import Owner
 from holdfast.api.requests import REQUESTS, RequestDefinition, make_request
 from holdfast.api.schedules import Schedule, Schedules, When, to_schedules
 from holdfast.codec import Codec
-from holdfast.core.context import StepAttempt
+from holdfast.core.context import StartCall, StepAttempt, WorkflowAttempt
 from holdfast.core.definitions import (
     Around,
     RetryDelay,
@@ -64,6 +64,8 @@ T = TypeVar("T")
 M = TypeVar("M")
 A = TypeVar("A")
 W = TypeVar("W", bound=Callable[[StepAttempt], Iterator[None]] | Callable[[StepAttempt], AsyncIterator[None]])
+V = TypeVar("V", bound=Callable[[WorkflowAttempt], Iterator[None]])
+U = TypeVar("U", bound=Callable[[StartCall], Iterator[None]])
 F = TypeVar("F", bound=Step[..., Any] | Workflow[..., Any])
 D = TypeVar("D", StepDefinition, WorkflowDefinition)
 Pool = Literal["thread", "process"]
@@ -78,6 +80,8 @@ class Registry(Owner, abc.ABC):
         self.codec = codec
         self.include = include
         self.arounds: list[Around] = []
+        self.workflow_arounds: list[Around] = []
+        self.start_arounds: list[Around] = []
         self.instruments = Instruments()
         self.replaced: Mapping[Resource[Any], Any] = {}
         self.hook_models = Models("hook", HOOKS)
@@ -169,6 +173,7 @@ class Registry(Owner, abc.ABC):
         timeout: Duration | None = None,
         durable: bool = True,
         retain: Duration | None = "30d",
+        keep_generations: int | None = None,
         concurrency: int | None = None,
         rate_limit: str | None = None,
         burst: int = 1,
@@ -187,6 +192,7 @@ class Registry(Owner, abc.ABC):
         `retry_for`: which exceptions are worth another try.
         `timeout`: for the run, from its start. `durable`: False keeps no history.
         `retain`: how long a run is kept after its end (30 days). `schedule`, `tz`: when the clock starts it.
+        `keep_generations`: of a run that continues as new, how many earlier generations of its history are kept; None: all.
         """
         if function is not None:
             return self.define_workflow(function, None, workflow_options(options))
@@ -299,18 +305,20 @@ class Registry(Owner, abc.ABC):
         Those defined first are the outermost. A plain one wraps every step, on the thread that executes it, which for
         async steps is the event loop's. An async one wraps async steps only.
         """
-        _check_generator(function, "around_step")
-        name = function.__name__
-        try:
-            inspect.signature(function).bind(None)
-        except TypeError as error:
-            raise DefinitionError(f"around_step {name!r} is given one argument, a StepAttempt: {error}") from None
-        around = Around(name, function, inspect.isasyncgenfunction(function), _place(function))
-        same = [i for i, other in enumerate(self.arounds) if _same_code(other, around)]
-        if same:
-            self.arounds[same[0]] = around
-        else:
-            self.arounds.append(around)
+        _add_around(self.arounds, function, "around_step", "a StepAttempt")
+        return function
+
+    def around_workflow(self, function: V, /) -> V:
+        """Let a plain generator function wrap the code of each workflow, whenever it is executed, replays included: it is
+        given a WorkflowAttempt, and yields once. It is workflow code, so it has to be deterministic and do no I/O."""
+        _add_around(self.workflow_arounds, function, "around_workflow", "a WorkflowAttempt", plain=True)
+        return function
+
+    def around_start(self, function: U, /) -> U:
+        """Let a plain generator function wrap each start of a run by this app, from outside or by a step: it is given a
+        StartCall, and yields once, when the run is made durable. What it puts into `call.headers` comes along: to
+        `around_workflow` and `around_step`, and to the runs that the run starts."""
+        _add_around(self.start_arounds, function, "around_start", "a StartCall", plain=True)
         return function
 
     @property
@@ -582,6 +590,23 @@ def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:
         )
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     return function, is_async
+
+
+def _add_around(known: list[Around], function: Any, what: str, given: str, plain: bool = False) -> None:
+    _check_generator(function, what)
+    name = function.__name__
+    if plain and inspect.isasyncgenfunction(function):
+        raise DefinitionError(f"{what} {name!r} is an async generator; give a plain one, as it must not wait")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise DefinitionError(f"{what} {name!r} is given one argument, {given}: {error}") from None
+    around = Around(name, function, inspect.isasyncgenfunction(function), _place(function))
+    same = [i for i, other in enumerate(known) if _same_code(other, around)]
+    if same:
+        known[same[0]] = around
+    else:
+        known.append(around)
 
 
 def _check_generator(function: Any, what: str) -> None:

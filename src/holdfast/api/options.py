@@ -220,6 +220,7 @@ def _check_transaction(options: StepOptions) -> None:
 def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
     options = {"retry_delay": 0, "retain": "30d", **given}
     delay, retain = options.pop("retry_delay"), options.pop("retain")
+    generations = options.get("keep_generations")
     limits = _limits(options, (*LIMITING, "when_full"))
     _refuse_unknown(options, WorkflowOptions, ("retry_delay", *SCHEDULING, *LIMITING, "when_full"))
     return WorkflowOptions(
@@ -230,6 +231,7 @@ def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
         timeout=timeout_of("timeout", options.pop("timeout", None)),
         durable=check_flag("durable", options.pop("durable", True)),
         retain=None if retain is None else duration_of("retain", retain),
+        keep_generations=None if generations is None else _count("keep_generations", generations),
         limits=limits,
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.api.checks import check_text, one_of
+from holdfast.api.checks import check_flag, check_text, one_of
 from holdfast.api.handles import Run
 from holdfast.blocking import twin
 from holdfast.engine.records import control
@@ -75,13 +75,13 @@ class Selection:
         check_text("reason", reason)
         return self._tell("terminate", reason)
 
-    def pause(self, reason: str = "") -> Acted:
+    def pause(self, reason: str = "", *, children: bool = False) -> Acted:
         """`run.pause` for each."""
-        return self._tell("pause", reason)
+        return self._tell("pause", reason, children)
 
-    def resume(self) -> Acted:
+    def resume(self, *, children: bool = False) -> Acted:
         """`run.resume` for each."""
-        return self._tell("resume")
+        return self._tell("resume", children=children)
 
     def retry(self) -> Acted:
         """`run.retry` for each."""
@@ -100,10 +100,11 @@ class Selection:
     aretry = twin(retry)
     adelete = twin(delete)
 
-    def _tell(self, action: Action, reason: str = "") -> Acted:
+    def _tell(self, action: Action, reason: str = "", children: bool = False) -> Acted:
+        check_flag("children", children, ArgumentError)
         done = skipped = 0
         for rows in self._matching(action):
-            acted = act_on(self._client, action, rows, reason)
+            acted = act_on(self._client, action, rows, reason, children)
             done, skipped = done + acted.done, skipped + acted.skipped
         return Acted(done, skipped)
 
@@ -133,15 +134,17 @@ def act_on_page(client: Client, action: Action, query: RunQuery, reason: str = "
     return act_on(client, action, rows, reason), rows[-1].no if len(rows) == query.limit else None
 
 
-def act_on(client: Client, action: Action, rows: Sequence[RunRow], reason: str = "") -> Acted:
-    """Do it to those of these runs to which it applies."""
+def act_on(client: Client, action: Action, rows: Sequence[RunRow], reason: str = "", children: bool = False) -> Acted:
+    """Do it to those of these runs to which it applies; with `children`, to those that they wait for."""
     check_text("reason", reason, empty=action != "terminate")
     fit = [row for row in rows if row.status in APPLIES[action] and (action != "pause" or row.durable)]
     if action == "delete":
         done = client.delete_all(fit)
     else:
         late = action == "retry"
-        orders = [control(row.id, action, reason, by=client.by, late=late, run_no=row.no) for row in fit]
+        orders = [
+            control(row.id, action, reason, by=client.by, late=late, run_no=row.no, children=children) for row in fit
+        ]
         done = sum(each.kept for each in client.store.post_all(orders))
         client.notifier.ring(Topic.INBOX)
     return Acted(done, len(rows) - done)

@@ -50,6 +50,7 @@ COMMANDS = {
     "worker": Entry("worker:worker", "Run an engine: claim runs, execute their steps; or only execute steps."),
     "start": Entry("start:start", "Start a workflow or a step; prints the run's id."),
     "run": Entry("start:run", "Start a workflow or a step, and watch it until it ends."),
+    "ask": Entry("actions:ask", "Ask a run something, and print its answer."),
     "emit": Entry("events:emit", "Emit a domain event; prints its id."),
     "runs": Entry("", "Look at runs and act on them.", commands=RUNS),
     "schedules": Entry("", "Look at schedules and act on them.", commands=SCHEDULES),

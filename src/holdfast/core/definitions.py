@@ -132,6 +132,7 @@ class WorkflowOptions:
     timeout: int | None = None
     durable: bool = True
     retain: int | None = 30 * 86_400 * SECOND
+    keep_generations: int | None = None
     limits: tuple[Limit, ...] = ()
     retry_within: int | None = None
 

@@ -147,6 +147,8 @@ class Execution(Asking):
                 self._patches[event.name] = True
             elif isinstance(event, ev.ArgumentsChanged):
                 self._warned.add((event.cmd, bytes(event.args)))
+            elif isinstance(event, ev.RunEnded | ev.AttemptFailed):
+                self._was_over = True
             elif isinstance(event, ev.RunTakenUp):
                 self._taken_up = self._taken_up or event.ts
 

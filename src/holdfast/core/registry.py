@@ -22,6 +22,8 @@ class Definitions(Protocol):
     codec: Codec
     keep_logs: int | None
     arounds: list[Around]
+    workflow_arounds: list[Around]
+    start_arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
     instruments: Instruments
     hook_models: Any

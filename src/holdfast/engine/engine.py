@@ -864,7 +864,7 @@ class Engine:
         return Attempt(
             token=token, run_no=row.no, run_id=row.id, app=row.app, workflow=row.workflow,
             root_id=row.root_id or row.id, parent_id=row.parent_id, correlation=correlation_of(row),
-            quiet=live.options.quiet, cmd=command.cmd, step=command.name,
+            quiet=live.options.quiet, headers=live.options.headers, cmd=command.cmd, step=command.name,
             args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
             idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,

@@ -47,6 +47,8 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     event: str = ""  # the domain event that started it
     trace: str = ""  # the traceparent of who started it
     quiet: bool = False  # what becomes of it is no news
+    headers: dict[str, str] = {}  # what it was started with by those who wrap starts
+    generations: list[int] = []  # where those that are kept of its history begin, before the one it is in
     expires: int | None = None  # it is not begun after this time
 
     def to_json(self) -> bytes:
@@ -140,12 +142,14 @@ class SlotLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
+    """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is. With
+    `children` those that the run waits for are paused or resumed with it."""
 
     reason: str = ""
     by: str = ""
     parent_id: str = ""
     parent_cmd: str = ""
+    children: bool = False
 
 
 LETTERS: dict[str, type[Any]] = {
@@ -175,8 +179,9 @@ def control(
     late: bool = False,
     run_no: int | None = None,
     child_of: str | None = None,
+    children: bool = False,
 ) -> Message:
-    body = msgspec.json.encode(ControlLetter(reason=reason, by=by))
+    body = msgspec.json.encode(ControlLetter(reason=reason, by=by, children=children))
     return Message(
         run_id=run_id, kind=kind, body=body, control=True, late=late, run_no=run_no, child_of=child_of
     )  # fmt: skip

@@ -158,6 +158,7 @@ class LiveRun:
         self._cancel: Letter | None = None  # was read, and is not committed yet
         self._timeout: int | None = None
         self._retain = WorkflowOptions().retain
+        self._keep_generations: int | None = None
         self._attempts: int | None = 1
         self._refused = False
 
@@ -509,6 +510,7 @@ class LiveRun:
         program = program_for(self.home.app, self.row.workflow, self.options)
         self._timeout = program.timeout
         self._retain = program.settings.retain
+        self._keep_generations = program.settings.keep_generations
         retries = self.options.max_retries if self.options.max_retries is not None else program.settings.max_retries
         self._attempts = None if retries is None else retries + 1
         self.execution = Execution(self.row.id, program, self.home.app.codec, self.home.greenlets)
@@ -519,7 +521,6 @@ class LiveRun:
         self.execution.secret = self.home.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
-        self.execution.hook_models = self.home.app.hook_models
         if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
             self.execution.same_build = self.row.build == self.home.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
@@ -553,7 +554,11 @@ class LiveRun:
             elif letter.kind == "cancel" and self.row.stuck == "lost":  # not even its clean-up may run
                 self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 break
+            elif self.row.status == Status.PAUSED and letter.kind == "pause" and body.children:
+                self._tell_children(None, "pause", body.reason, body.by)
             elif self.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
+                if body.children:
+                    self._tell_children(None, letter.kind, "", body.by)
                 self._append_outside(ev.RunResumed(ts=now, by=body.by))
                 self._unhold()
                 opened = True
@@ -561,6 +566,12 @@ class LiveRun:
                     kept.append(letter)
         self.deliveries = kept
         return opened
+
+    def _tell_children(self, there: Execution | None, kind: str, reason: str, by: str) -> None:
+        """Pause or resume, with a run, the children that it waits for, and theirs."""
+        why = f"its parent {self.row.id} was paused" + (f": {reason}" if reason else "") if kind == "pause" else ""
+        for child_id in children_left(there, self._history):
+            self.change.messages.append(control(child_id, kind, why, by=by, child_of=self.row.id, children=True))
 
     def _notify_later(self, body: ControlLetter) -> bool:
         """Tell the parent of the outcome, when there is one; False if it is not the parent who asks."""
@@ -674,7 +685,7 @@ class LiveRun:
         while not self.released and self._replay is None and (cmd := self.steps.pop_due(now)):
             step = execution.steps.get(cmd)
             if step is not None and step.command.handed_over:
-                self._take_all(self.steps.look_elsewhere(step.command, now), now)
+                self._take_all(self.steps.look_for_end(step.command, now), now)
             elif step is not None:
                 step.command.not_before = 0
                 self._schedule(step.command, now)
@@ -756,7 +767,7 @@ class LiveRun:
         change = self.change
         if isinstance(command, co.ScheduleStep):
             if command.handed_over:
-                self.steps.wait_elsewhere(command)
+                self.steps.await_end(command)
             elif command.not_before > now or command.started:
                 # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
                 # come after the commands that are carried out now.
@@ -810,6 +821,7 @@ class LiveRun:
             notify=command.waited,
             trace=self.options.trace,
             quiet=self.options.quiet,
+            headers=self.options.headers,
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
@@ -894,6 +906,8 @@ class LiveRun:
             if self.execution.cancelling is None:
                 self._deliver(ev.CancelRequested(ts=now, reason=body.reason, by=body.by), now)
         elif letter.kind == "pause":
+            if body.children:
+                self._tell_children(self.execution, "pause", body.reason, body.by)
             self._hold(now, ev.RunPaused(ts=now, reason=body.reason, by=body.by), Status.PAUSED, body.reason, "")
         elif letter.kind in ("retry", "watch"):
             self._notify_later(body)
@@ -942,6 +956,7 @@ class LiveRun:
             self.steps.drop_elsewhere()
             self._history = [end]
             if self.row.durable:
+                self._drop_generations(end.seq)
                 self.change.columns["base_seq"] = self.row.base_seq = end.seq
             self.execution.evict()
             self.execution = None
@@ -967,6 +982,16 @@ class LiveRun:
                 "expires_at": None if retain is None else now + retain,
             }
         )  # fmt: skip
+
+    def _drop_generations(self, begins: int) -> None:
+        """A new generation of the history begins: those that are too old are deleted with the same commit."""
+        keep = self._keep_generations
+        if keep is None:
+            return
+        earlier = [*self.options.generations, self.row.base_seq]
+        self.options.generations = earlier[-keep:] if keep else []
+        self.change.columns["options"] = self.options.to_json()
+        self.change.forget_before = (self.options.generations or [begins])[0]
 
     def _obey_at_last(self, now: int) -> bool:
         """Cancel or pause a run that continues as new: code that does nothing else never comes to another moment."""

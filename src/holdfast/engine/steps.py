@@ -388,7 +388,7 @@ class StepBook:
                 result=ended.result, data=ended.data, emitted=ended.emitted,
             )  # fmt: skip
 
-    # -- steps that end elsewhere
+    # -- steps that were handed over
 
     def _hand_over(self, command: co.ScheduleStep, ended: Ended, now: int) -> Iterator[ev.StepOutcome]:
         options = self.options(command)
@@ -397,19 +397,19 @@ class StepBook:
         yield ev.StepHandedOver(
             **self._about(command, now), started=ended.started, until=_silent_until(options, now), limit=limit
         )
-        self.wait_elsewhere(command)
+        self.await_end(command)
 
-    def wait_elsewhere(self, command: co.ScheduleStep) -> None:
+    def await_end(self, command: co.ScheduleStep) -> None:
         """Look at it when its time may be over."""
         times = [time for time in (command.until, command.limit) if time]
         if times:
             heapq.heappush(self.retries, (min(times), command.cmd))
 
-    def look_elsewhere(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+    def look_for_end(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
         """Whether a step that was handed over has taken too long."""
         times = [time for time in (command.until, command.limit) if time]
         if not times or min(times) > now:
-            self.wait_elsewhere(command)
+            self.await_end(command)
             return
         options = self.options(command)
         if command.limit and command.limit <= now:
@@ -435,7 +435,7 @@ class StepBook:
                 until=_silent_until(options, now),
                 limit=command.limit,
             )
-            self.wait_elsewhere(command)
+            self.await_end(command)
 
     def _failed(
         self, command: co.ScheduleStep, ended: Ended, error: BaseException, now: int
