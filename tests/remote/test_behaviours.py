@@ -16,7 +16,10 @@ WAYS = [pytest.param(way, marks=pytest.mark.xdist_group(way)) for way in PROCESS
 
 @pytest.fixture(scope="module", params=WAYS)
 def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
-    way = Way(request.param, tmp_path_factory.mktemp(request.param))
+    environment = {}
+    if request.param == "celery":
+        environment["HOLDFAST_BROKER"] = request.getfixturevalue("redis_databases")()
+    way = Way(request.param, tmp_path_factory.mktemp(request.param), **environment)
     yield way
     way.close()
 

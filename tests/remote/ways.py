@@ -17,15 +17,17 @@ PROCESSES: dict[str, list[list[str]]] = {
     "local": [ENGINE],
     "process": [ENGINE],
     "remote": [ENGINE, ["worker", "--executor-only", "--queues", "far", "--concurrency", "8"]],
+    "celery": [["worker", "--concurrency", "4"]],
 }
 
 
 class Way:
     """Workers in processes of their own that execute steps in one way, and are started again when they have died."""
 
-    def __init__(self, name: str, folder: Path, store: str = "") -> None:
+    def __init__(self, name: str, folder: Path, store: str = "", **environment: str) -> None:
         self.name = name
         self.folder = folder
+        self._environment = environment
         made = importlib.import_module(f"behaviours_{name}").made
         self.made: Any = made
         self.store = store or str(folder / "store.db")
@@ -40,6 +42,7 @@ class Way:
                 **os.environ,
                 "HOLDFAST_STORE": self.store,
                 "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+                **self._environment,
             }
             return args, subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
