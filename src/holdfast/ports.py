@@ -704,8 +704,8 @@ class Query(Protocol):
     def limits(self, lines: int) -> list[LimitUse]:
         """The limits of the app by name, each with up to `lines` of its lines."""
 
-    def places(self, run_id: str) -> list[Place]:
-        """The slots that a run has or waits for, by command."""
+    def places(self, run_id: str, limit: int) -> list[Place]:
+        """The slots that a run waits for, and then those that it has, up to `limit` of them."""
 
     # -- schedules and domain events
 
