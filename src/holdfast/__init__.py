@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
     from holdfast.api.waiting import shield, sleep
     from holdfast.app import App
-    from holdfast.codec import Codec
+    from holdfast.codec import Blobs, Codec, Directory
     from holdfast.compose.checkpointed import Checkpoint, Checkpointed
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
-    from holdfast.core.context import StepAttempt
+    from holdfast.core.context import StartCall, StepAttempt, WorkflowAttempt
+    from holdfast.core.limits import Limit
     from holdfast.core.resources import Resource, use
     from holdfast.default_app import step, workflow
     from holdfast.errors import (
@@ -108,6 +109,7 @@ __all__ = [
     "App",
     "ArgumentError",
     "Ask",
+    "Blobs",
     "BlockingCallError",
     "Canvas",
     "Checkpoint",
@@ -121,6 +123,7 @@ __all__ = [
     "DeadlockError",
     "DecodeError",
     "DefinitionError",
+    "Directory",
     "DuplicateNameError",
     "EncodeError",
     "Every",
@@ -133,6 +136,7 @@ __all__ = [
     "HookNotFoundError",
     "HookPayloadError",
     "HookTokenError",
+    "Limit",
     "LogLine",
     "MemberError",
     "NeverAwaitedError",
@@ -171,6 +175,7 @@ __all__ = [
     "Selection",
     "Sent",
     "Signature",
+    "StartCall",
     "Status",
     "StatusEntry",
     "Step",
@@ -196,6 +201,7 @@ __all__ = [
     "ValueCodecError",
     "WorkerLostError",
     "Workflow",
+    "WorkflowAttempt",
     "WorkflowCodeError",
     "WorkflowIdentity",
     "WorkflowTimeoutError",
@@ -238,8 +244,9 @@ _HOMES = {
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
-    "holdfast.codec": ["Codec"],
-    "holdfast.core.context": ["StepAttempt"],
+    "holdfast.codec": ["Blobs", "Codec", "Directory"],
+    "holdfast.core.context": ["StartCall", "StepAttempt", "WorkflowAttempt"],
+    "holdfast.core.limits": ["Limit"],
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.compose.saga": ["Saga", "saga"],
     "holdfast.compose.dag": ["Dag"],

@@ -356,8 +356,8 @@ def test_celerys_spellings_start_runs(app: App) -> None:
         run = flow.apply_async((1,), {"b": 5}, task_id="t-1")
         assert (run.id, run.result()) == ("t-1", 6)
         assert flow.options(id="x").delay(1).result() == 1
-        with pytest.raises(ArgumentError, match=r"apply_async\(\) has no option 'link'; known: id, delay,"):
-            flow.apply_async((1,), link=flow)
+        with pytest.raises(ArgumentError, match=r"apply_async\(\) has no option 'ignore_result'; known: id, delay,"):
+            flow.apply_async((1,), ignore_result=5)
 
 
 # -- waiting

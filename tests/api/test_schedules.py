@@ -581,7 +581,7 @@ def test_whatever_is_written_is_a_schedule_or_a_definition_error(text: str) -> N
         (lambda: every("often"), "cannot read 'often'"),
         (lambda: every("1h", offset="5m", anchor=MAY), "give one of them"),
         (lambda: Schedule("@daily", missed="some"), "missed='some': give 'skip', 'once' or 'all'"),  # type: ignore[arg-type]
-        (lambda: Schedule("@daily", overlap="cancel"), "give 'skip', 'queue' or 'allow'"),  # type: ignore[arg-type]
+        (lambda: Schedule("@daily", overlap="end"), "give 'skip', 'queue', 'allow' or 'cancel'"),  # type: ignore[arg-type]
         (lambda: Schedule("@daily", missed="all"), "add overlap='queue'"),
         (lambda: Schedule("@daily", name="two words"), "without spaces"),
         (lambda: Schedule("@daily", jitter="soon"), "jitter: cannot read 'soon'"),
@@ -618,3 +618,49 @@ def test_two_schedules_need_two_names(app: App) -> None:
     app.schedules.declare("@daily", job, 1)
     with pytest.raises(DuplicateNameError, match=r"two schedules named 'job'; give each its own: Schedule\(..., name"):
         app.schedules.declare("@daily", job, 2)
+
+
+# -- the next run takes the place of the last; dates
+
+
+def test_a_tick_cancels_the_run_that_goes_on(app: App) -> None:
+    @app.workflow(schedule=Schedule(every("1h"), name="poll", overlap="cancel"))
+    async def poll() -> None:
+        await sleep("90m")
+
+    with TestApp(app) as world:
+        world.advance("3h")
+        last, *others = app.runs(schedule="poll")
+        assert last.status == "WAITING"
+        assert {(run.status, run.reason) for run in others} == {("CANCELLED", "the next run of schedule 'poll' begins")}
+        assert len(others) == 2
+        next_one = app.schedules.trigger("poll")
+        world.advance("1s")
+        assert (last.status, next_one.status) == ("CANCELLED", "WAITING")
+        app.schedules.pause("poll")
+        world.advance("2h")
+        assert next_one.status == "SUCCESS"
+    with pytest.raises(DefinitionError, match="would start one and cancel the others"):
+        Schedule("@daily", missed="all", overlap="cancel")
+
+
+def test_a_schedule_begins_and_ends_on_its_dates(app: App) -> None:
+    @app.workflow
+    async def poll() -> None: ...
+
+    with TestApp(app) as world:
+        now = dt.datetime.fromtimestamp(app.store.now() / 1e6, dt.UTC)
+        start, end = now + dt.timedelta(hours=3), now + dt.timedelta(hours=5)
+        info = app.schedules.put(Schedule(every("1h", anchor=now), name="season", start=start, end=end), poll)
+        assert (info.next_at, info.start, info.end) == (start, start, end)
+        assert len(info.upcoming(9)) == 3
+        world.advance("1d")
+        assert app.count(schedule="season") == 3
+        assert app.schedules.get("season").next_at is None
+        app.schedules.put(Schedule(every("1h", anchor=now), name="season"), poll)
+        world.advance("2h")
+        assert app.count(schedule="season") == 5, "it goes on if its end is taken away"
+    with pytest.raises(DefinitionError, match="begins before it ends"):
+        Schedule("@daily", start=end, end=start)
+    with pytest.raises(DefinitionError, match="none between its start= and end="):
+        Schedule("@yearly", start=dt.datetime(2026, 2, 1, tzinfo=dt.UTC), end=dt.datetime(2026, 3, 1, tzinfo=dt.UTC))

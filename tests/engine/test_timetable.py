@@ -183,11 +183,23 @@ def test_of_what_was_missed_as_much_is_made_up_for_as_is_said() -> None:
     assert ticks_to_take(hourly("all"), since, now) == [NOON - n * HOUR for n in (3, 2, 1, 0)]
 
 
-def test_a_tick_on_time_makes_up_for_those_before() -> None:
+def test_a_tick_on_time_does_not_take_the_place_of_those_that_were_missed() -> None:
     since, now = NOON - 3 * HOUR, NOON + SECOND
     assert ticks_to_take(hourly("skip"), since, now) == [NOON]
-    assert ticks_to_take(hourly("once"), since, now) == [NOON]
+    assert ticks_to_take(hourly("once"), since, now) == [NOON - HOUR, NOON]
     assert ticks_to_take(hourly("all"), since, now) == [NOON - n * HOUR for n in (3, 2, 1, 0)]
+
+
+def test_ticks_before_the_start_and_after_the_end_do_not_count() -> None:
+    for spec in (
+        Spec(cron="0 * * * *", start=NOON, end=NOON + 2 * HOUR), Spec(every=HOUR, start=NOON, end=NOON + 2 * HOUR)
+    ):  # fmt: skip
+        assert [*ticks_after(spec, 0)] == [NOON, NOON + HOUR, NOON + 2 * HOUR]
+        assert next_tick(spec, NOON - DAY) == NOON
+        assert next_tick(spec, NOON) == NOON + HOUR
+        assert next_tick(spec, NOON + 2 * HOUR) is None
+        assert ticks_to_take(spec, NOON, NOON + 9 * HOUR) == [NOON + 2 * HOUR]
+        assert spec.timing != Spec(cron=spec.cron, every=spec.every).timing
 
 
 def test_no_more_than_a_limit_is_made_up_for_however_long_it_was() -> None:
@@ -195,7 +207,7 @@ def test_no_more_than_a_limit_is_made_up_for_however_long_it_was() -> None:
     found = ticks_to_take(spec, NOON - 3_000 * DAY, NOON)
     assert len(found) == LIMIT + 2
     assert found[-3:] == [NOON - 2 * MINUTE, NOON - MINUTE, NOON]
-    assert len(ticks_to_take(Spec(every=SECOND, missed="once"), NOON - 3_000 * DAY, NOON)) == 61
+    assert len(ticks_to_take(Spec(every=SECOND, missed="once"), NOON - 3_000 * DAY, NOON)) == 62
 
 
 def test_jitter_is_the_same_for_the_same_tick_and_spread_over_others() -> None:

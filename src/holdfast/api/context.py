@@ -27,6 +27,8 @@ from holdfast.durations import Duration, to_us
 from holdfast.errors import ContinueAsNew, WrongContextError
 
 T = TypeVar("T")
+CONTINUE_AFTER = 5_000
+"""Events. It must never change: replay would take another way."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -99,9 +101,9 @@ class WorkflowContext:
             _plain().data[key] = value
         elif isinstance(here, StepContext):
             here.touch()
-            here.writes[key] = Raw(here.codec.encode(value, f"data {key!r}"))
+            here.writes[key] = Raw(here.codec.encode(value, f"data {key!r}", apart=True))
         else:
-            here.set_data(key, Raw(here.codec.encode(value, f"data {key!r}")))
+            here.set_data(key, Raw(here.codec.encode(value, f"data {key!r}", apart=True)))
 
     def get_data(self, key: str, default: Any = None) -> Any:
         """What was kept under `key` up to this point."""
@@ -164,6 +166,20 @@ class WorkflowContext:
         zone = dt.timezone(dt.timedelta(seconds=here.scheduled_offset))
         return (_EPOCH + dt.timedelta(microseconds=here.scheduled_at)).astimezone(zone)
 
+    @property
+    def history_length(self) -> int:
+        """How many events this run's history has up to here, since it last continued as new; the same on every replay."""
+        here = _where("history_length")
+        if isinstance(here, StepContext):
+            _only_workflow("history_length")
+        return 1 if here is None else here.history_length
+
+    @property
+    def should_continue(self) -> bool:
+        """Whether it is time for `wf.continue_as_new`: the history is so long (5,000 events) that to replay it takes a
+        while. A suggestion; a run may go on as long as it likes."""
+        return self.history_length >= CONTINUE_AFTER
+
     def patched(self, change: str) -> bool:
         """Whether this run goes the new way of a changed workflow: runs that were past this point do not."""
         here = _where("patched")
@@ -225,7 +241,7 @@ class WorkflowContext:
             )
         check_id(run_id, "wf.send: run_id")
         check_hook(name, key, what="wf.send")
-        encoded = Raw(encode_payload(here.codec, here.hook_models, name, payload))
+        encoded = Raw(encode_payload(here.codec, here.program.hook_models, name, payload))
 
         def begin() -> Future[None]:
             here.send(run_id, name, key or "", encoded)

@@ -392,6 +392,12 @@ class CallOptions(Generic[P, R, F]):
             )
         if not isinstance(function, Workflow):
             raise WrongContextError(f"{function!r}.start_and_ask(): a step answers nothing; start a workflow")
+        for option in ("debounce", "connection"):
+            if getattr(self._options, option) is not None:
+                raise ArgumentError(
+                    f"start_and_ask with {option}=: the run may begin much later, and its answer is waited for; start it, and "
+                    "ask it then"
+                )
         if not function._definition.options.durable:
             raise WrongContextError(f"{function!r} has durable=False, and a run without a history can't be asked")
         call = function._encode(args, kwargs)

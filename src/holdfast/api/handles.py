@@ -226,13 +226,14 @@ class Run(Generic[R]):
         even its clean-up, and the children it waits for end likewise. It counts as cancelled, with the reason."""
         self._client.terminate(self._which, reason)
 
-    def pause(self, reason: str = "") -> None:
-        """Let nothing new begin; what executes ends and is kept."""
-        self._client.pause(self._which, reason)
+    def pause(self, reason: str = "", *, children: bool = False) -> None:
+        """Let nothing new begin; what executes ends and is kept. Its children go on, unless `children` says that those it
+        waits for, and theirs, are paused too."""
+        self._client.pause(self._which, reason, children)
 
-    def resume(self) -> None:
-        """Go on after `pause`, or after the reason for STUCK was mended."""
-        self._client.resume(self._which)
+    def resume(self, *, children: bool = False) -> None:
+        """Go on after `pause`, or after the cause of STUCK was removed; with `children`, those it waits for too."""
+        self._client.resume(self._which, children)
 
     def retry(self) -> None:
         """Try a failed or cancelled run again; what it had completed is kept."""

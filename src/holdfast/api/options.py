@@ -30,6 +30,7 @@ from holdfast.core.definitions import (
     WorkflowDefinition,
     WorkflowOptions,
 )
+from holdfast.core.limits import Limit
 from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 from holdfast.printing import show
@@ -39,6 +40,7 @@ IfExists = Literal["return", "error", "restart"]
 OnParentClose = Literal["cancel", "abandon"]
 
 SCHEDULING = ("schedule", "tz")  # options of decorators that are not of the function itself
+LIMITING = ("concurrency", "rate_limit", "burst", "key")  # one limit, said without its class
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class StartOptions:
             to_epoch(self.expires, "expires")
         else:
             timeout_of("expires", self.expires)
+        if self.data is not None:
+            check_data("data", self.data)
         self._check_debounce()
 
     def _check_debounce(self) -> None:
@@ -174,8 +178,11 @@ def step_options(given: dict[str, Any]) -> StepOptions:
             raise DefinitionError(f"at_most_once=True means max_retries=0 and max_losses=1; leave out {said[0]}=")
         options |= {"max_retries": 0, "max_losses": 1}
     backoff = _backoff(options.pop("retry_delay"), options.pop("retry_jitter"), options.pop("retry_max_delay"))
+    limits = _limits(options, LIMITING)
+    if any(limit.when_full != "queue" for limit in limits):
+        raise DefinitionError("when_full= is for workflows: a step always waits for its turn; leave it out")
     _refuse_unknown(
-        options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay", "at_most_once", *SCHEDULING)
+        options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay", "at_most_once", *SCHEDULING, *LIMITING)
     )
     made = StepOptions(
         max_retries=_retries(options.pop("max_retries", 3)),
@@ -189,6 +196,7 @@ def step_options(given: dict[str, Any]) -> StepOptions:
         force_local=check_flag("force_local", options.pop("force_local", False)),
         max_losses=_count("max_losses", options.pop("max_losses", 3)),
         queue=check_queue(options.pop("queue", "")),
+        limits=limits,
         transaction=check_flag("transaction", options.pop("transaction", False)),
         **options,
     )
@@ -212,15 +220,35 @@ def _check_transaction(options: StepOptions) -> None:
 def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
     options = {"retry_delay": 0, "retain": "30d", **given}
     delay, retain = options.pop("retry_delay"), options.pop("retain")
-    _refuse_unknown(options, WorkflowOptions, ("retry_delay", *SCHEDULING))
+    generations = options.get("keep_generations")
+    limits = _limits(options, (*LIMITING, "when_full"))
+    _refuse_unknown(options, WorkflowOptions, ("retry_delay", *SCHEDULING, *LIMITING, "when_full"))
     return WorkflowOptions(
         max_retries=_retries(options.pop("max_retries", 0)),
         backoff=_backoff(delay),
         retry_for=error_classes("retry_for", options.pop("retry_for", None)),
+        retry_within=timeout_of("retry_within", options.pop("retry_within", None)),
         timeout=timeout_of("timeout", options.pop("timeout", None)),
         durable=check_flag("durable", options.pop("durable", True)),
         retain=None if retain is None else duration_of("retain", retain),
+        keep_generations=None if generations is None else _count("keep_generations", generations),
+        limits=limits,
     )
+
+
+def _limits(options: dict[str, Any], words: tuple[str, ...]) -> tuple[Limit, ...]:
+    """What `limits=` says, or the one limit that the words beside it make. They are taken out of the options."""
+    said = {word: options.pop(word) for word in words if word in options}
+    given = options.pop("limits", None)
+    if given is None:
+        return (Limit(**said),) if any(value is not None for value in said.values()) else ()
+    if said:
+        raise DefinitionError(
+            f"limits= says all limits there are; put {next(iter(said))}= into one of them: Limit(...)"
+        )
+    if not isinstance(given, list | tuple) or not all(isinstance(limit, Limit) for limit in given):
+        raise DefinitionError(f"limits={show(given)}: give a list of limits, such as [Limit(concurrency=5)]")
+    return tuple(given)
 
 
 def check_call(

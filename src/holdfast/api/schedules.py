@@ -25,7 +25,7 @@ from holdfast.blocking import twin
 from holdfast.codec import Codec
 from holdfast.core.events import NO_ARGS
 from holdfast.durations import SECOND, Duration
-from holdfast.engine.ticks import advance, read_spec, retimed, start_ticks, tick_run_id
+from holdfast.engine.ticks import advance, cancel_active, read_spec, retimed, start_ticks, tick_run_id
 from holdfast.engine.timetable import LIMIT, Missed, Overlap, Spec, local, next_tick, ticks_after, ticks_between
 from holdfast.errors import ArgumentError, DefinitionError, ScheduleError, ScheduleNotFoundError
 from holdfast.ports import ScheduleChange, ScheduleRow, Store, Topic
@@ -75,7 +75,8 @@ class Schedule:
     `when` is a cron expression, read in the time zone `tz`, or `every(...)`. `name` is the workflow's if none is given.
     `missed` says what to do about ticks that came while no worker ran: "skip" them, make up for all of them "once", or
     start "all". `overlap` says what to do about a tick that comes while the last run goes on: "skip" it, "queue" it
-    until that run has ended, or "allow" both. Each run begins up to `jitter` later than its tick, by chance.
+    until that run has ended, "cancel" that run, or "allow" both. Each run begins up to `jitter` later than its tick, by
+    chance. Ticks before `start` and after `end` don't count.
     """
 
     when: str | Every
@@ -84,17 +85,25 @@ class Schedule:
     missed: Missed = "once"
     overlap: Overlap = "skip"
     jitter: Duration | None = None
+    start: dt.datetime | None = None
+    end: dt.datetime | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None:
             check_name("schedule", self.name)
         _check_zone(self.tz)
         one_of("missed", self.missed, ("skip", "once", "all"))
-        one_of("overlap", self.overlap, ("skip", "queue", "allow"))
-        if self.missed == "all" and self.overlap == "skip":
+        one_of("overlap", self.overlap, ("skip", "queue", "allow", "cancel"))
+        if (
+            self.start is not None
+            and self.end is not None
+            and to_epoch(self.end, "end") < to_epoch(self.start, "start")
+        ):
+            raise DefinitionError(f"start={self.start}, end={self.end}: a schedule begins before it ends")
+        if self.missed == "all" and self.overlap in ("skip", "cancel"):
             raise DefinitionError(
-                "missed='all' with overlap='skip' would start one and skip the others; add overlap='queue' to start them "
-                "one after the other, or overlap='allow' for all at once"
+                f"missed='all' with overlap={self.overlap!r} would start one and {self.overlap} the others; add "
+                "overlap='queue' to start them one after the other, or overlap='allow' for all at once"
             )
         _check_ticks(spec_of(self, NO_ARGS), self.when)
 
@@ -109,6 +118,8 @@ def spec_of(schedule: Schedule, call: Raw) -> Spec:
     return Spec(
         **timing, tz=schedule.tz, missed=schedule.missed, overlap=schedule.overlap,
         jitter=0 if schedule.jitter is None else duration_of("jitter", schedule.jitter), input=call,
+        start=None if schedule.start is None else to_epoch(schedule.start, "start"),
+        end=None if schedule.end is None else to_epoch(schedule.end, "end"),
     )  # fmt: skip
 
 
@@ -159,7 +170,9 @@ def _check_zone(name: Any) -> None:
 
 def _check_ticks(spec: Spec, when: object) -> None:
     if next_tick(spec, 0) is None:
-        raise DefinitionError(f"schedule={when!r} never comes: no day is like that; {_FORMS}")
+        raise DefinitionError(
+            f"schedule={when!r} never comes: no day is like that, or none between its start= and end=; {_FORMS}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +180,9 @@ class ScheduleInfo:
     """A schedule as the store knows it.
 
     `when` is the cron expression, or the interval, as text; `declared` tells whether it is declared in code and not made
-    by `put`; `reason` says why it is `paused`. `next_at` is when it ticks next, in its time zone, None if it is paused,
-    and `last_at` the last tick that a run was started for: `last_run_id`, and `is_active` if that run goes on. Ticks
-    that wait for its end are `queued`.
+    by `put`; `reason` says why it is `paused`. `next_at` is when it ticks next, in its time zone, None if it is paused
+    or past its `end`, and `last_at` the last tick that a run was started for: `last_run_id`, and `is_active` if that run
+    goes on. Ticks that wait for its end are `queued`.
     """
 
     name: str
@@ -187,6 +200,8 @@ class ScheduleInfo:
     last_run_id: str | None
     is_active: bool
     queued: builtins.list[dt.datetime]
+    start: dt.datetime | None
+    end: dt.datetime | None
     _spec: Spec
     _codec: Codec
 
@@ -216,11 +231,12 @@ class ScheduleInfo:
 
 def _info(row: ScheduleRow, codec: Codec) -> ScheduleInfo:
     spec = read_spec(row)
-    next_at, last_at = (None if tick is None else local(tick, spec) for tick in (row.next_at, row.last_at))
+    times = (row.next_at, row.last_at, spec.start, spec.end)
+    next_at, last_at, start, end = (None if time is None else local(time, spec) for time in times)
     return ScheduleInfo(
         row.name, row.workflow, spec.in_words(), spec.tz, spec.missed, spec.overlap,
         dt.timedelta(microseconds=spec.jitter), row.declared, row.paused, row.reason, next_at, last_at, row.active,
-        row.is_active, [local(tick, spec) for tick in row.queued], spec, codec,
+        row.is_active, [local(tick, spec) for tick in row.queued], start, end, spec, codec,
     )  # fmt: skip
 
 
@@ -335,7 +351,7 @@ class Schedules:
 
         def change(row: ScheduleRow, now: int) -> ScheduleChange:
             spec = read_spec(row)
-            if row.is_active and spec.overlap != "allow":
+            if row.is_active and spec.overlap not in ("allow", "cancel"):
                 raise ScheduleError(
                     f"run {row.active} of schedule {name!r} has not ended, and its runs must not overlap; wait for it, or "
                     "cancel it",
@@ -344,7 +360,9 @@ class Schedules:
             at = now
             while client.store.get(tick_run_id(name, at, spec)) is not None:
                 at += 1
-            return start_ticks(self._app, row, [at], now)
+            started = start_ticks(self._app, row, [at], now)
+            started.messages = cancel_active(row) if spec.overlap == "cancel" else []
+            return started
 
         saved = self._change(name, change)
         assert saved is not None
@@ -413,6 +431,8 @@ class Schedules:
             wanted = change(found[0] if found else None, client.store.now())
             if wanted is None or client.store.save_schedules([wanted]):
                 client.notifier.ring(Topic.SCHEDULES)
+                if wanted is not None and (wanted.runs or wanted.messages):
+                    client.notifier.ring(Topic.INBOX)  # which is about runs to be claimed, too
                 return wanted
 
     # -- the async edge

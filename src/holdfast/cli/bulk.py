@@ -15,7 +15,7 @@ from holdfast.cli.failures import usage
 from holdfast.cli.output import note, on_terminal, print_json, say
 from holdfast.cli.target import Target, run_ids
 from holdfast.durations import to_us
-from holdfast.ports import Status
+from holdfast.ports import RunQuery, Status
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,23 @@ class Filter:
         )
 
     def select(self, target: Target) -> Selection:
-        older_than = None
+        until = None
         if self.older_than is not None:
             try:
-                older_than = to_us(self.older_than) / 1_000_000
+                until = target.store.now() - to_us(self.older_than)
             except ValueError:
                 usage(f"--older-than {self.older_than!r}: give a length of time, such as 30m, 2h, 3d")
-        chosen = target.app.select(
-            status=[*self.statuses],
+        equal, spans = data_terms(target.app.codec, self.data)
+        query = RunQuery(
+            statuses=[str(status) for status in self.statuses],
             workflow=self.workflow,
             parent=None if self.parent is None else target.find(self.parent).id,
-            older_than=older_than,
+            until=until,
+            data=equal,
+            spans=spans,
             schedule=self.schedule,
         )
-        chosen.query.data, chosen.query.spans = data_terms(target.app.codec, self.data)
-        return chosen
+        return Selection(target.app.client, query)
 
 
 def by_filter(function: Callable[..., None]) -> Callable[..., None]:

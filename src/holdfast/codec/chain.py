@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from holdfast.codec.blobs import own_io
 from holdfast.codec.paths import Misfit
 from holdfast.errors import TransformError
 from holdfast.printing import show, show_error
@@ -40,7 +41,8 @@ class Chain:
             return data
         for transform in self._transforms:
             try:
-                data = transform.encode(data)
+                with own_io():
+                    data = transform.encode(data)
             except Exception as exc:  # a service that holds the key is away, for example
                 raise _failed(transform.name, "written", exc) from exc
         names = [transform.name for transform in self._transforms]
@@ -62,7 +64,8 @@ class Chain:
 
     def _undo(self, name: str, data: bytes) -> bytes:
         try:
-            return self._by_name[name].decode(data)
+            with own_io():
+                return self._by_name[name].decode(data)
         except Exception as exc:  # its own failure: a wrong key, damaged data, a service that is away
             raise _failed(name, "read back", exc) from exc
 

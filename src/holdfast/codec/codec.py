@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.codec.blobs import Apart, Blobs, size_of
 from holdfast.codec.chain import Chain, SignedPickle, Transform
 from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in, type_name
 from holdfast.codec.hints import CallHints, Conformer
@@ -25,7 +26,11 @@ _loads = msgspec.json.Decoder().decode
 
 
 class Codec:
-    """One per app. `types` says which classes may be recorded; `limit` is the most bytes a value may take."""
+    """One per app. `types` says which classes may be recorded; `limit` is the most bytes a value may take.
+
+    `transforms` compress or encrypt. With `blobs`, arguments, results and data that take more than `blobs_over` bytes are
+    kept there and not in the history, so that the limit is not for them. `pickle_key` allows pickles, signed with it.
+    """
 
     def __init__(
         self,
@@ -33,9 +38,12 @@ class Codec:
         transforms: Sequence[Transform] = (),
         limit: int = 8 * 1024 * 1024,
         pickle_key: bytes | None = None,
+        blobs: Blobs | None = None,
+        blobs_over: int | str = "64KB",
     ) -> None:
-        self.types = TypeRegistry(reserved=[*READERS, "exc", "pickle", "ref", "x"])
+        self.types = TypeRegistry(reserved=[*READERS, "blob", "exc", "pickle", "ref", "x"])
         self.limit = limit
+        self._apart = None if blobs is None else Apart(blobs, size_of("blobs_over", blobs_over))
         self._chain = Chain(transforms)
         self._has_transforms = bool(transforms)
         self._pickle = None if pickle_key is None else SignedPickle(pickle_key)
@@ -44,15 +52,22 @@ class Codec:
         self._tagger.readers["exc"] = lambda data: rebuild(data["v"])
         self._tagger.readers["pickle"] = self._read_pickle
         self._tagger.readers["ref"] = read_reference
+        self._tagger.readers["blob"] = lambda data: self._load(self._fetch(data))
         self._tagger.readers["x"] = lambda data: self._load(self._chain.open(data))
         self._loose = LooseTagger(self.types)
         self._loose.readers = self._tagger.readers
         self._conformer = Conformer(self.types)
 
-    def encode(self, value: object, what: str = "value") -> bytes:
-        """`value` as JSON. Raises EncodeError, which says what in it can't be recorded, and where."""
+    @property
+    def blobs(self) -> Blobs | None:
+        """Where large values are kept, if not in the history."""
+        return None if self._apart is None else self._apart.blobs
+
+    def encode(self, value: object, what: str = "value", *, apart: bool = False) -> bytes:
+        """`value` as JSON. Raises EncodeError, which says what in it can't be recorded, and where. With `apart` it may be
+        kept among the blobs: that is for what a history names."""
         try:
-            return self._finish(self._tagger.tag(value), what)
+            return self._finish(self._tagger.tag(value), what, apart)
         except ValueCodecError:
             raise
         except Exception as exc:
@@ -116,7 +131,7 @@ class Codec:
                 call["args"] = self._tagger.tag_list(args, 0)
             if kwargs:
                 call["kwargs"] = self._tagger.tag_dict(kwargs, 0)
-            return self._finish(call, what)
+            return self._finish(call, what, apart=True)
         except ValueCodecError:
             raise
         except Exception as exc:
@@ -198,17 +213,20 @@ class Codec:
         except (Misfit, RecursionError) as why:
             raise DecodeError(explain(why, "error")) from why.__cause__
 
-    def _finish(self, tagged: Any, what: str) -> bytes:
+    def _finish(self, tagged: Any, what: str, apart: bool = False) -> bytes:
         try:
             data = _dumps(tagged)
         except UnicodeEncodeError:
             data = _dumps(mend_text(tagged))
         if self._has_transforms:
             data = self._chain.seal(data)
+        if apart and self._apart is not None and len(data) > self._apart.over:
+            return self._apart.keep(data)
         if len(data) > self.limit:
             raise PayloadTooLargeError(
                 f"{what}: takes {len(data):,} bytes, and the limit is {self.limit:,}; keep large data "
-                "elsewhere (a file, an object store) and record its address, or raise the app's limit"
+                "elsewhere (a file, an object store) and record its address, let the codec do so with Codec(blobs=...), or raise "
+                "the app's limit"
             )
         return data
 
@@ -227,9 +245,16 @@ class Codec:
         value = _parse(raw)
         if b'"$"' not in raw:
             return value, False
+        if type(value) is dict and value.get("$") == "blob":
+            return self._read(self._fetch(value))
         if type(value) is dict and value.get("$") == "x":
             return self._read(self._chain.open(value))
         return value, True
+
+    def _fetch(self, reference: dict[str, Any]) -> bytes:
+        if self._apart is None:
+            raise Misfit("is kept among blobs; give them to Codec(blobs=...)")
+        return self._apart.fetch(reference)
 
     def _write_other(self, value: Any) -> Any:
         if isinstance(value, BaseException):

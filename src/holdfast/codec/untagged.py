@@ -47,4 +47,5 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "Fraction": lambda held: f"{untagged(held[0])}/{untagged(held[1])}",
     "exc": error_facts,
     "pickle": lambda held: "<a pickle>",
+    "blob": lambda held: f"<{held[1]:,} bytes, kept among the blobs>",
 }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import LogRecord
 from typing import Any
 
@@ -26,6 +26,28 @@ class StepAttempt:
     number: int
     idempotency_key: str
     is_async: bool
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowAttempt:
+    """What `@app.around_workflow` is told about the run whose code it wraps. `headers` are those that it was started
+    with."""
+
+    workflow: str
+    run_id: str
+    number: int
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StartCall:
+    """What `@app.around_start` is told about a run that is to be started. What it puts into `headers` comes along: to the
+    workflow, its steps, and the runs that those start."""
+
+    name: str
+    run_id: str
+    headers: dict[str, str]
 
 
 class StepContext:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from holdfast.codec.blobs import does_own_io
 from holdfast.core.execution import Execution
 from holdfast.core.source_lines import frames_of_users, line_of_thread, line_of_users, package_of
 from holdfast.errors import WorkflowBlocked
@@ -135,7 +136,7 @@ class Guard:
 
     def saw(self, event: str, args: tuple[Any, ...]) -> None:
         execution = self._execution
-        if execution is None:
+        if execution is None or does_own_io(self._thread):
             return
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_globals is globals():
@@ -158,7 +159,7 @@ class Guard:
         the whole process sleeps, this thread doesn't count either, and nobody is blamed."""
         visit = ticks = 0
         while not self._stop.wait(self.patience / TICKS):
-            if self._execution is None or self._visits != visit:
+            if self._execution is None or self._visits != visit or does_own_io(self._thread):
                 visit, ticks = self._visits, 0
                 continue
             ticks += 1

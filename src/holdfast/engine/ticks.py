@@ -17,10 +17,10 @@ from holdfast.core import events as ev
 from holdfast.core.pending import FLAGS
 from holdfast.core.registry import Definitions
 from holdfast.engine.programs import is_durable
-from holdfast.engine.records import RunOptions, fingerprint, to_record
+from holdfast.engine.records import RunOptions, control, fingerprint, to_record
 from holdfast.engine.timetable import LIMIT, Spec, jitter, local, next_tick, ticks_to_take
 from holdfast.errors import ScheduleError
-from holdfast.ports import NewRun, ScheduleChange, ScheduleRow, Store
+from holdfast.ports import Message, NewRun, ScheduleChange, ScheduleRow, Store
 
 logger = logging.getLogger("holdfast.engine")
 BATCH = 100
@@ -71,8 +71,12 @@ def advance(app: Definitions, row: ScheduleRow, now: int) -> ScheduleChange:
     ticks, next_at = [], row.next_at
     if next_at is not None and next_at <= now:
         ticks, next_at = ticks_to_take(spec, next_at, now), next_tick(spec, now)
+    messages: list[Message] = []
     if spec.overlap == "allow":
         start, queued = row.queued + ticks, []
+    elif spec.overlap == "cancel" and ticks:
+        start, queued = ticks[-1:], row.queued
+        messages = cancel_active(row)
     else:
         if spec.overlap == "skip" and ticks:
             ticks = _unless_active(row, ticks)
@@ -82,7 +86,16 @@ def advance(app: Definitions, row: ScheduleRow, now: int) -> ScheduleChange:
     if len(queued) > LIMIT:
         logger.warning("schedule %r: %d ticks wait for %s already, later ones are skipped", row.name, LIMIT, row.active)
         queued = queued[:LIMIT]
-    return start_ticks(app, msgspec.structs.replace(row, next_at=next_at, queued=queued), start, now)
+    change = start_ticks(app, msgspec.structs.replace(row, next_at=next_at, queued=queued), start, now)
+    change.messages = messages
+    return change
+
+
+def cancel_active(row: ScheduleRow) -> list[Message]:
+    """What the run that goes on is told when the next one takes its place."""
+    if row.active is None or not row.is_active:
+        return []
+    return [control(row.active, "cancel", f"the next run of schedule {row.name!r} begins")]
 
 
 def _unless_active(row: ScheduleRow, ticks: list[int]) -> list[int]:

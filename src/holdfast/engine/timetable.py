@@ -23,7 +23,7 @@ from holdfast.core.events import NO_ARGS
 from holdfast.durations import SECOND, in_words
 
 Missed = Literal["skip", "once", "all"]
-Overlap = Literal["skip", "queue", "allow"]
+Overlap = Literal["skip", "queue", "allow", "cancel"]
 
 ON_TIME = 60 * SECOND
 """A tick that nobody took up for longer than this was missed."""
@@ -45,11 +45,13 @@ class Spec(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
     missed: Missed = "once"
     overlap: Overlap = "skip"
     jitter: int = 0
+    start: int | None = None
+    end: int | None = None
     input: Raw = NO_ARGS
 
     @property
-    def timing(self) -> tuple[str, int, int, str]:
-        return self.cron, self.every, self.offset, self.tz if self.cron else ""
+    def timing(self) -> tuple[str, int, int, str, int | None, int | None]:
+        return self.cron, self.every, self.offset, self.tz if self.cron else "", self.start, self.end
 
     def in_words(self) -> str:
         if self.cron:
@@ -68,7 +70,15 @@ def local(us: int, spec: Spec) -> dt.datetime:
 
 
 def ticks_after(spec: Spec, us: int) -> Iterator[int]:
-    """All ticks later than a moment, in order."""
+    """All ticks later than a moment, in order, within the dates of the schedule."""
+    if spec.start is not None:
+        us = max(us, spec.start - 1)
+    ticks = _all_ticks_after(spec, us)
+    end = spec.end
+    return ticks if end is None else itertools.takewhile(lambda tick: tick <= end, ticks)
+
+
+def _all_ticks_after(spec: Spec, us: int) -> Iterator[int]:
     if spec.every:
         first = us + spec.every - (us - spec.offset) % spec.every
         yield from itertools.count(first, spec.every)
@@ -83,7 +93,7 @@ def ticks_after(spec: Spec, us: int) -> Iterator[int]:
 
 
 def next_tick(spec: Spec, after: int) -> int | None:
-    """The first tick later than a moment; None if there is none in the next 50 years."""
+    """The first tick later than a moment; None if there is none in the next 50 years, or before the schedule's end."""
     return next(ticks_after(spec, after), None)
 
 
@@ -105,10 +115,10 @@ def latest_ticks(spec: Spec, first: int, last: int, limit: int) -> list[int]:
 
 def ticks_to_take(spec: Spec, first: int, now: int) -> list[int]:
     """Of the ticks that have come due since `first`, those that runs are started for. What is on time always is; of
-    what was missed as much as `missed` says, unless a tick that is on time makes up for it."""
+    what was missed as much as `missed` says."""
     on_time = list(ticks_between(spec, max(first, now - ON_TIME), now))
     missed = now - ON_TIME - 1
-    if first > missed or spec.missed == "skip" or (spec.missed == "once" and on_time):
+    if first > missed or spec.missed == "skip":
         return on_time
     return latest_ticks(spec, first, missed, 1 if spec.missed == "once" else LIMIT) + on_time
 

@@ -109,7 +109,7 @@ class Runner:
         if context.handed_over:
             return self._handed_over(context)
         try:
-            encoded = self._codec.encode(result, f"the result of step {attempt.step!r}")
+            encoded = self._codec.encode(result, f"the result of step {attempt.step!r}", apart=True)
         except BaseException as error:  # the code of a value's own class, or a transform of the app's codec
             return self.failed(context, error)
         return Outcome(

@@ -18,6 +18,7 @@ import psycopg
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from holdfast import failpoints
+from holdfast.codec.blobs import keys_in
 from holdfast.errors import EncodeError, Fenced, StoreError, StoreUnavailableError
 from holdfast.ports import (
     Change,
@@ -46,7 +47,7 @@ from holdfast.stores.postgres_sql import (
     goes_alone,
     messages_of,
 )
-from holdfast.stores.shared import CLOCK_RESERVE, SqlStore
+from holdfast.stores.shared import CLOCK_RESERVE, SqlStore, is_about_limits
 
 PAUSES = (0.005, 0.02, 0.05, 0.1, 0.2)
 
@@ -204,7 +205,7 @@ class PostgresStore(Guests, SqlStore):
     # -- runs
 
     def create(self, run: NewRun, replace: bool = False) -> RunRow | None:
-        if replace or run.messages:
+        if replace or run.messages or any(keys_in(record.payload) for record in run.records):
             return super().create(run, replace)
         while True:
             clock = self._stamp_apart(len(run.records))
@@ -232,7 +233,11 @@ class PostgresStore(Guests, SqlStore):
             return bool(counts.get("news"))
 
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
-        if not (claim or alone or any(map(has_parts, changes))):
+        naming = [
+            (change.no, record.payload) for change in changes for record in change.records if keys_in(record.payload)
+        ]
+        limits = any(map(is_about_limits, changes))
+        if not (claim or alone or naming or limits or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -240,6 +245,7 @@ class PostgresStore(Guests, SqlStore):
             return Committed([], emitted)
         with self.write("commit") as db:
             emitted = write(db)
+            self._name_blobs(db, naming)
             if any(change.children for change in changes):
                 self._add_children(db, changes)
             for message in alone:
@@ -248,8 +254,9 @@ class PostgresStore(Guests, SqlStore):
                 self._signal(db, change)
                 self._stream(db, change)
                 self._answer(db, change)
+            freed = self._change_slots(db, changes) if limits else []
             claimed: list[Claimed] = self._claim(db, worker_id, claim, names) if claim else []
-        return Committed(claimed, emitted)
+        return Committed(claimed, emitted, freed)
 
     def _add_children(self, db: Any, changes: Sequence[Change]) -> None:
         """Children, then messages: some of those may be for them."""
@@ -286,6 +293,19 @@ class PostgresStore(Guests, SqlStore):
             raise Fenced(worker_id)
         self._heard(row[3] for row in rows)
         return [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
+
+    def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
+        parameters = {"worker": worker_id, "app": self.app, "now": self.now(), "token": token}
+        failpoints.hit("claim_attempt.before_commit")
+        with self.read() as db:
+            is_alive, found, body, clock = db.execute(self._q["claim_attempt"], parameters).fetchone()
+        failpoints.hit("claim_attempt.after_commit")
+        if not is_alive:
+            raise Fenced(worker_id)
+        if found is None:
+            return None
+        self._heard([clock])
+        return ClaimedAttempt(token, body)
 
     def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
         clock = self._stamp_apart(1)
@@ -344,6 +364,6 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 for _name in (
     "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
     "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt",
-    "end_attempts", "release_attempts", "report_attempts",
+    "end_attempts", "release_attempts", "report_attempts", "declare_limits", "serve",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

@@ -22,9 +22,9 @@ from holdfast.stores.shared import HISTORY, last_time, updates_of
 NUMBERS = {
     "no", "run", "seq", "cause", "attempt", "ts", "held", "wake_at", "losses", "base_seq", "end_seq", "priority", "durable",
     "created_at", "started_at", "finished_at", "expires_at", "control", "late", "quiet", "nth",
-    "number", "not_before", "clock",
+    "number", "not_before", "clock", "limited", "turn", "asked_at",
 }  # fmt: skip
-BLOBS = {"payload", "options", "fingerprint", "body"}
+BLOBS = {"payload", "options", "fingerprint", "body", "letter", "refusal", "eviction"}
 NEW_RUN = (
     "id", "workflow", "status", "wake_at", "priority", "parent_id", "parent_cmd", "root_id", "correlation", "durable",
     "options", "fingerprint", "base_seq", "created_at",
@@ -74,6 +74,7 @@ POSTGRES = Dialect(
     },
     among="= ANY(:{0}::text[])",
     numbered="= ANY(:{0}::bigint[])",
+    each="(SELECT value FROM unnest(:{0}::text[]) AS u(value))",
     elements=f"jsonb_array_elements_text((CASE WHEN {{0}} ~ '{TEXTS}' THEN {{0}} ELSE '[]' END)::jsonb) AS j(value)",
     sql=_sql,
     array=array,

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import astuple
 
+from holdfast.codec.blobs import keys_in
 from holdfast.errors import Fenced, StoreBusyError, StoreSchemaError
 from holdfast.ports import (
     AHEAD,
@@ -47,6 +48,7 @@ from holdfast.ports import (
 from holdfast.stores.attempts import AttemptTables
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
+from holdfast.stores.limits import LimitTables
 from holdfast.stores.moves import move_of, refuse_moved
 from holdfast.stores.queries import read_queries, refuse_nul
 from holdfast.stores.search import VALUE_LIMIT
@@ -55,7 +57,7 @@ from holdfast.stores.transactions import SqlTransaction
 from holdfast.telemetry.clock import LamportClock, is_clock
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload", "clock")
-PARTS = ("history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
+PARTS = ("blobs", "history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests", "slots")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
@@ -84,7 +86,7 @@ class LifeLockLike(Protocol):
     def clear(self) -> None: ...
 
 
-class SqlStore(AttemptTables, EventTables, TelemetryTables):
+class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
@@ -332,8 +334,10 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             parameters = {"no": no, "app": self.app, "wake_at": last_time(run.wake_at), "fingerprint": run.fingerprint}
             if not db.execute(self._q["put_off"], parameters).rowcount:
                 return False
-            db.execute(self._q["delete_parts"].replace("{table}", "history"), {"nos": self.dialect.array([no])})
+            for table in ("history", "attributes"):
+                db.execute(self._q["delete_parts"].replace("{table}", table), {"nos": self.dialect.array([no])})
             self._insert_records(db, [(no, run.records)])
+            self._insert_parts(db, no, run)
             return True
 
     def _insert_rows(self, db: Any, runs: Sequence[NewRun]) -> None:
@@ -363,6 +367,7 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
         return no
 
     def _insert_parts(self, db: Any, no: int, run: NewRun) -> None:
+        """What a new run has beside its history."""
         for key, value, body in run.attributes:
             self._set_attribute(db, no, key, value, body)
         for message in run.messages:
@@ -395,6 +400,12 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             rows = [(no, *astuple(record), next(clock)) for no, record in found]
             for statement in self.dialect.insert("history", HISTORY, rows):
                 db.execute(*statement)
+            self._name_blobs(db, ((no, record.payload) for no, record in found))
+
+    def _name_blobs(self, db: Any, payloads: Iterable[tuple[int, bytes]]) -> None:
+        for no, payload in payloads:
+            for key in keys_in(payload):
+                db.execute(self._q["name_blob"], {"run": no, "key": key})
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         with self.write("commit", lasting=bool(changes)) as db:
@@ -406,8 +417,9 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
                 self._apply_attempts(db, rich)
             for change in rich:
                 self._apply(db, change)
+            freed = self._change_slots(db, changes) if any(map(is_about_limits, changes)) else []
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
-            return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted)
+            return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted, freed)
 
     def _stamp(self, db: Any, count: int) -> int:
         """The first of the next `count` numbers of the logical clock. The one before it stays free."""
@@ -489,6 +501,9 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             claimed[letter[1]].letters.append(Letter(*letter))
             clocks.append(letter[5])
         self._heard(clocks)
+        limited = [row.no for row in rows if row.limited]
+        for no, slots in self._slots(db, limited).items() if limited else ():
+            claimed[no].slots = slots
         return list(claimed.values())
 
     def letters(self, worker_id: str) -> list[Letter]:
@@ -507,7 +522,9 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             for message in messages:
                 kept = self._insert_message(db, message)
                 row = self._addressed(db, message)
-                posted.append(Posted(row[1] if row is not None else None, kept))
+                held = bool(message.frees) and row is not None and row[1] in (Status.PAUSED, Status.STUCK)
+                freed = self._free(db, row[0], message.frees) if held else []
+                posted.append(Posted(row[1] if row is not None else None, kept, freed))
             return posted
 
     def _insert_message(self, db: Any, message: Message) -> bool:
@@ -581,6 +598,13 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
                 db.execute(self._q["delete_parts"].replace("{table}", table), nos)
             db.execute(self._q["delete_runs"], nos)
 
+    def named_blobs(self, keys: Sequence[str]) -> set[str]:
+        with self.read() as db:
+            named = {key for (key,) in db.execute(self._q["named_blobs"], {"keys": self.dialect.array(keys)})}
+            for (body,) in db.execute(self._q["bodies"]):
+                named.update(keys_in(bytes(body)))
+        return named
+
     def reset_times(self, ahead: int) -> int:
         with self.write("reset_times") as db:
             now = self.now()
@@ -643,6 +667,8 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
                 saved.append(row.name)
                 for run in change.runs:
                     self._insert_run(db, run)
+                for message in change.messages:
+                    self._insert_message(db, message)
         return saved
 
 
@@ -666,6 +692,10 @@ def has_more_than_history(change: Change) -> bool:
         or change.attributes or change.streamed or change.answers or change.forget_before or change.attempts
         or change.dropped_attempts or change.withdrawn_attempts
     )  # fmt: skip
+
+
+def is_about_limits(change: Change) -> bool:
+    return bool(change.asks or change.gives_back) or change.keeps is not None
 
 
 def updates_of(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:

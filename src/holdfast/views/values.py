@@ -107,11 +107,10 @@ class PythonReader:
         return (*args, kwargs) if kwargs else args
 
     def arguments(self, data: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        found = msgspec.json.decode(data)
+        found = self._codec.decode_loosely(data)
         if isinstance(found, dict) and set(found) <= {"args", "kwargs"}:
-            call = self._codec.decode_loosely(data)
-            return tuple(call.get("args", ())), call.get("kwargs", {})
-        return (self._codec.decode_loosely(data),), {}
+            return tuple(found.get("args", ())), found.get("kwargs", {})
+        return (found,), {}
 
     def moment(self, us: int | None) -> dt.datetime | None:
         return moment(us)

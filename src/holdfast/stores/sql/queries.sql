@@ -164,7 +164,7 @@ WHERE app = :app AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w W
 UPDATE workers SET names = :names, schedules = :schedules, queues = :queues, steps = :steps WHERE id = :worker;
 
 -- name: welcome
--- A new worker may know code that nobody knew, or have mended code that diverged.
+-- A new worker may know code that nobody knew, or have corrected code that diverged.
 UPDATE runs SET held = 0, stuck = '', reason = '', status = 'PENDING', wake_at = :now
 WHERE no IN (
     SELECT no FROM runs
@@ -219,6 +219,16 @@ SELECT number, cmd, attempt, ts, item FROM streams WHERE run = :no AND number > 
 -- name: find_hook
 SELECT r.id, a.body FROM attributes a {ordered_join} runs r ON r.no = a.run
 WHERE a.key = 'hook' AND a.value = :value AND r.app = :app;
+
+-- name: name_blob
+INSERT INTO blobs (run, key) VALUES (:run, :key) ON CONFLICT DO NOTHING;
+
+-- name: named_blobs
+SELECT DISTINCT key FROM blobs WHERE key {among keys};
+
+-- name: bodies
+-- What may name blobs, and is in no history yet.
+SELECT body FROM inbox UNION ALL SELECT spec FROM schedules;
 
 -- name: delete_parts
 DELETE FROM {table} WHERE run {numbered nos};
