@@ -223,7 +223,6 @@ class Place(msgspec.Struct, kw_only=True, gc=False):
     place: int
     asked_at: int
     in_use: int
-    concurrency: int = 0
     next_at: int | None = None
 
 
@@ -1092,6 +1091,21 @@ class Executor(Protocol):
     def close(self) -> None:
         """After `stop`: close what the steps have shared. The code of users decides how long that takes, so by now
         nobody depends on this worker any more."""
+
+
+class Carrier(Protocol):
+    """Tells workers elsewhere of attempts that wait for them, through a broker. The rows are the truth: what a carrier
+    loses it tells again, and what it tells twice is executed once."""
+
+    def start(self, store: Store) -> None:
+        """Begin. Attempts in `store` that nobody claims are told again."""
+
+    def carry(self, attempts: Sequence[NewAttempt]) -> None:
+        """Tell of attempts whose rows are committed. Never blocks, never raises: whether there is a broker is not the
+        engine's concern."""
+
+    def stop(self) -> None:
+        """Tell what is to be told, if that takes no longer than a moment, and end."""
 
 
 AHEAD = 60 * 1_000_000

@@ -7,6 +7,7 @@ import asyncio
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
@@ -131,11 +132,22 @@ class Registry(Owner, abc.ABC):
         tz: str | None = None,
     ) -> StepDecorator: ...
     def step(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a function a step: work that is retried, timed out and recorded."""
+        """Make a function a step: work that is retried, timed out and recorded. `@app.step`, or with options:
+
+        `name`: unique in the app; the function's if nothing is said.
+        `max_retries`: attempts after the first (3); None is without end. `retry_delay`: "30s" each time, "fixed", "linear",
+        "exponential" or a list of delays. `retry_jitter`: the share of a delay that may be taken off at random.
+        `retry_max_delay`: no delay is longer. `retry_within`: no attempt begins later after the first one.
+        `retry_for`, `no_retry_for`: which exceptions are worth another try.
+        `timeout`: for one attempt (60 s). `stall_timeout`: the longest time without a sign of life.
+        `pool`: "thread", or "process" for what needs a core or has to be killed. `max_losses`: how often its worker may die
+        under it. `at_most_once`: never begin it twice. `queue`, `force_local`: who executes it.
+        `schedule`, `tz`: when the clock starts it.
+        """
         if function is not None:
-            return self.define_step(function, None, step_options(options))
+            return self.define_step(function, None, step_options(_with_task_options(function, options)))
         name, schedules = options.pop("name", None), _schedules(options)
-        return StepDecorator(self, _checked_name("step", name), step_options(options), schedules)
+        return StepDecorator(self, _checked_name("step", name), step_options(options), schedules, options)
 
     task = step
     """Celery's word for `step`."""
@@ -156,6 +168,7 @@ class Registry(Owner, abc.ABC):
         name: str | None = None,
         max_retries: int | None = 0,
         retry_delay: RetryDelay = 0,
+        retry_within: Duration | None = None,
         retry_for: ErrorClasses | None = None,
         timeout: Duration | None = None,
         durable: bool = True,
@@ -171,14 +184,26 @@ class Registry(Owner, abc.ABC):
         tz: str | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a function a workflow: it coordinates steps, and is replayed. Of a run that continues as new again and again,
-        `keep_generations` says how many earlier generations of its history are kept; None keeps all."""
+        """Make a function a workflow: it coordinates steps, and is replayed. `@app.workflow`, or with options:
+
+        `name`: unique in the app; the function's if nothing is said.
+        `max_retries`: attempts of the whole after the first (0), which keep what had succeeded; None is without end.
+        `retry_delay`: before each, as of a step. `retry_within`: no attempt begins later after the first one.
+        `retry_for`: which exceptions are worth another try.
+        `timeout`: for the run, from its start. `durable`: False keeps no history.
+        `retain`: how long a run is kept after its end (30 days). `schedule`, `tz`: when the clock starts it.
+        `keep_generations`: of a run that continues as new, how many earlier generations of its history are kept; None: all.
+        """
         if function is not None:
             return self.define_workflow(function, None, workflow_options(options))
         name, schedules = options.pop("name", None), _schedules(options)
         return WorkflowDecorator(self, _checked_name("workflow", name), workflow_options(options), schedules)
 
     def define_step(self, function: Any, name: str | None, options: StepOptions, place: str = "") -> Any:
+        if is_celery_task(function):
+            from holdfast.executors.celery.durable import to_function  # Celery is there if it has a task
+
+            function = to_function(function)
         call, is_async = _callable(function, "step")
         if options.transaction and is_async:
             raise DefinitionError(
@@ -192,7 +217,11 @@ class Registry(Owner, abc.ABC):
         )
         definition = self._under_limits(definition, "step")
         self._add(self._steps, definition)
+        self._step_defined(definition)
         return (AsyncStep if is_async else SyncStep)(self, definition, function)
+
+    def _step_defined(self, definition: StepDefinition) -> None:
+        """For whoever has to know at once."""
 
     def define_workflow(
         self,
@@ -456,8 +485,15 @@ class Registry(Owner, abc.ABC):
 class StepDecorator:
     """`@app.step(...)`, waiting for its function."""
 
-    def __init__(self, app: Registry, name: str | None, options: StepOptions, schedules: list[Schedule]) -> None:
-        self._app, self._name, self._options, self._schedules = app, name, options, schedules
+    def __init__(
+        self,
+        app: Registry,
+        name: str | None,
+        options: StepOptions,
+        schedules: list[Schedule],
+        given: Mapping[str, Any],
+    ) -> None:
+        self._app, self._name, self._options, self._schedules, self._given = app, name, options, schedules, dict(given)
 
     @overload
     def __call__(self, function: CallableClass[P, Coroutine[Any, Any, R]]) -> AsyncStep[P, R]: ...  # type: ignore[overload-overlap]
@@ -468,7 +504,10 @@ class StepDecorator:
     @overload
     def __call__(self, function: Callable[P, R]) -> SyncStep[P, R]: ...
     def __call__(self, function: Any) -> Any:
-        return self._app._scheduled(self._app.define_step(function, self._name, self._options), self._schedules)
+        options = self._options
+        if is_celery_task(function):
+            options = step_options(_with_task_options(function, self._given))
+        return self._app._scheduled(self._app.define_step(function, self._name, options), self._schedules)
 
 
 class WorkflowDecorator:
@@ -515,6 +554,20 @@ def _schedules(options: dict[str, Any]) -> list[Schedule]:
             raise DefinitionError(f"tz={show(tz)} is the time zone of a schedule; add schedule='...', or take it away")
         return []
     return to_schedules(given, tz)
+
+
+def is_celery_task(function: Any) -> bool:
+    """Whether it is a task of Celery's, which nobody has if Celery was not imported."""
+    tasks = sys.modules.get("celery.app.task")
+    return tasks is not None and isinstance(function, tasks.Task)
+
+
+def _with_task_options(function: Any, given: dict[str, Any]) -> dict[str, Any]:
+    if not is_celery_task(function):
+        return given
+    from holdfast.executors.celery.durable import OPTIONS  # Celery is there if it has a task
+
+    return {**OPTIONS, **given}
 
 
 def _built_ins() -> dict[str, WorkflowDefinition]:

@@ -20,6 +20,7 @@ from holdfast import (
     App,
     Dag,
     FatalError,
+    Limit,
     RetryableError,
     RunError,
     Saga,
@@ -70,6 +71,12 @@ def gate(name: str) -> Path:
 async def add(a: int, b: int) -> int:
     effect("add", [a, b])
     return a + b
+
+
+@app.step(max_losses=100, limits=[Limit("scarce", concurrency=1), Limit(rate_limit="1000/s", key="n")])
+def scarce(n: int) -> int:
+    effect("scarce", n)
+    return n
 
 
 @app.step
@@ -627,6 +634,11 @@ async def failing() -> None:
     await refuse()
 
 
+@app.workflow(concurrency=1)
+async def in_line() -> int:
+    return sum(await asyncio.gather(*(scarce.submit(n % 2) for n in range(3))))
+
+
 if "EFFECTS_SCHEDULE" in os.environ:
     app.schedules.declare(os.environ["EFFECTS_SCHEDULE"], sequence, 1)
 
@@ -649,6 +661,8 @@ SCENARIO = {
     "failing": (failing, ()),
     "paused": (paused, ()),
     "resumes": (resumes, ("paused",)),
+    "in_line": (in_line, ()),
+    "in_line_too": (in_line, ()),
 }
 """Every way a run can go, by id."""
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.app import SystemClock
-from holdfast.ports import Change, NewAttempt, NewRun, Record, WorkerRow
+from holdfast.ports import Change, LimitRow, NewAttempt, NewRun, Record, WorkerRow
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.telemetry import (
     ClaimReport,
@@ -197,7 +197,7 @@ def exercised() -> Metrics:
 
 
 def busy_store() -> SqliteStore:
-    """A store with an attempt in a queue, which its engine has just asked for."""
+    """A store with an attempt in a queue, which its engine has just asked for, and a limit that nobody needs."""
     store = SqliteStore("orders", ":memory:", SystemClock())
     now = store.now()
     store.register(WorkerRow(id="w", app="orders", host="h", pid=1, build="1", names=["ship"]), 10_000_000)
@@ -206,6 +206,7 @@ def busy_store() -> SqliteStore:
     (claimed,) = store.commit("w", [], 1, ["ship"]).claimed
     asked = NewAttempt(token="t", cmd="1s0", step="paint", number=1, queue="gpu", due=now, body=b"{}")
     store.commit("w", [Change(no=claimed.row.no, attempts=[asked])], 0, ["ship"])
+    store.declare_limits([LimitRow(name="bank", concurrency=3)])
     return store
 
 
@@ -218,6 +219,7 @@ def test_what_a_store_holds_is_told() -> None:
     }
     assert (found["holdfast_queue_waiting gpu"], found["holdfast_queue_claimed gpu"]) == (1, 0)
     assert found["holdfast_queue_wait_seconds gpu"] >= 0
+    assert (found["holdfast_limit_used bank"], found["holdfast_limit_waiting bank"]) == (0, 0)
     assert (found["holdfast_runs RUNNING"], found["holdfast_workers"], found["holdfast_runs_due"]) == (1, 1, 0)
 
 

@@ -508,7 +508,8 @@ class Client:
         return [self._entries.event(event, clocks.get(event.seq, 0)) for event in events]
 
     def steps(self, run: Which) -> RunSteps:
-        return self._entries.steps(self.events(run), self.store.attributes(run.id, "progress"))
+        events = self.events(run)
+        return self._entries.steps(events, self.store.attributes(run.id, "progress"), self.store.attempts(run.id))
 
     def logs(self, run: Which) -> list[StepLogs]:
         self.row(run)

@@ -232,7 +232,7 @@ class Run(Generic[R]):
         self._client.pause(self._which, reason, children)
 
     def resume(self, *, children: bool = False) -> None:
-        """Go on after `pause`, or after the reason for STUCK was removed; with `children`, those it waits for too."""
+        """Go on after `pause`, or after the cause of STUCK was removed; with `children`, those it waits for too."""
         self._client.resume(self._which, children)
 
     def retry(self) -> None:

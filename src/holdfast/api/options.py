@@ -227,6 +227,7 @@ def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
         max_retries=_retries(options.pop("max_retries", 0)),
         backoff=_backoff(delay),
         retry_for=error_classes("retry_for", options.pop("retry_for", None)),
+        retry_within=timeout_of("retry_within", options.pop("retry_within", None)),
         timeout=timeout_of("timeout", options.pop("timeout", None)),
         durable=check_flag("durable", options.pop("durable", True)),
         retain=None if retain is None else duration_of("retain", retain),

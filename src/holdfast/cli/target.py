@@ -6,6 +6,7 @@ import getpass
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from holdfast.ports import RunQuery, RunRow, Store, WorkerKind, WorkerRow
 from holdfast.wiring import open_store
 
 CANDIDATES = 10
+SHORTENED = 10_000  # looked through for an id of which the middle is left out
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,15 @@ class Target:
         exact = self.store.get(prefix)
         if exact is not None:
             return exact
-        found = self.store.runs(RunQuery(prefix=prefix, limit=CANDIDATES + 1)) if prefix else []
+        beginning, *rest = re.split(r"…|\.\.", prefix)  # as trees and tables shorten ids
+        found = (
+            self.store.runs(RunQuery(prefix=beginning, limit=SHORTENED if rest else CANDIDATES + 1))
+            if beginning
+            else []
+        )
+        if rest:
+            form = re.compile(".*".join(map(re.escape, [beginning, *rest])))
+            found = [row for row in found if form.fullmatch(row.id)]
         if len(found) == 1:
             return found[0]
         if not found:

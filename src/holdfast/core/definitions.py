@@ -124,6 +124,8 @@ def _step_fields(given: dict[str, object]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOptions:
+    """`retry_within` bounds the time from the start of the run to the start of its last attempt."""
+
     max_retries: int | None = 0
     backoff: Backoff = field(default_factory=lambda: Backoff("fixed", (0,)))
     retry_for: Errors | None = None
@@ -132,6 +134,7 @@ class WorkflowOptions:
     retain: int | None = 30 * 86_400 * SECOND
     keep_generations: int | None = None
     limits: tuple[Limit, ...] = ()
+    retry_within: int | None = None
 
     def retry_delay(self, error: BaseException, attempt: int, max_retries: int | None = None) -> int | None:
         allowed = self.max_retries if max_retries is None else max_retries

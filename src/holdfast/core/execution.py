@@ -531,7 +531,8 @@ class Execution(Asking):
         encoded = Raw(self.codec.encode_error(error))
         drop_tracebacks(error)
         delay = self.program.retry_delay(error, self.attempt) if retry else None
-        if delay is not None:
+        within, begun = self.program.retry_within, self._beginning.ts if self._beginning is not None else now
+        if delay is not None and (within is None or now + delay <= begun + within):
             self._finish(ev.AttemptFailed(ts=now, attempt=self.attempt, error=encoded, retry_at=now + delay))
         else:
             self._finish(ev.RunFailed(ts=now, error=encoded))

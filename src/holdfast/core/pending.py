@@ -21,6 +21,8 @@ class Program(Protocol):
     """What the core needs to know of a workflow's code."""
 
     name: str
+    retry_within: int | None
+    """No attempt of the whole begins later than so many microseconds after the run."""
 
     @property
     def hook_models(self) -> Any:

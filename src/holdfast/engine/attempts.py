@@ -34,6 +34,7 @@ class AttemptBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     quiet: bool = False
     headers: dict[str, str] = {}
     checkpoint: Raw = ev.NULL
+    streams_as: int = 0
     company: int = 0
     at_most_once: bool = False
     trace: str = ""

@@ -52,6 +52,7 @@ from holdfast.ports import (
     FINAL,
     Attempt,
     AttemptRow,
+    Carrier,
     Change,
     Claimed,
     Clock,
@@ -137,11 +138,13 @@ class Engine:
         isolate: bool = True,
         new_id: Callable[[], str] = new_worker_id,
         queues: Iterable[str] | None = ("",),
+        carrier: Carrier | None = None,
     ) -> None:
         self.app = app
         self.store = store
         self.executor = executor
         self.notifier = notifier
+        self.carrier = carrier
         self.clock = clock
         self.settings = settings or Settings()
         self.guard = Guard(self.settings.patience)
@@ -191,6 +194,8 @@ class Engine:
         self.agenda.set("lines", self.clock.monotonic() + SAFETY_NET)
         self.agenda.set("sweep", 0.0)
         self.agenda.set("collect", 0.0)
+        if self.carrier is not None:
+            self.carrier.start(self.store)
 
     def turn(self, arrivals: Iterable[Arrival]) -> Wake | None:
         """One round: take what has arrived, deliver, commit, act. None once the engine has stopped."""
@@ -234,6 +239,8 @@ class Engine:
         for table in (self.runs, self._ready, self._idle, self._touched):
             table.clear()
         self._home.greenlets.close()
+        if self.carrier is not None:
+            self.carrier.stop()
         try:
             self.store.unregister(self.me.worker)
         except StoreError as error:
@@ -810,11 +817,13 @@ class Engine:
                 asked, live.steps.to_ask = live.steps.to_ask, {}
                 for command in asked.values():
                     self._ask(live, command, live.steps.options(command).queue)
+                if live.is_idle():
+                    self._is_idle_now(live)
 
     def _ask(self, live: LiveRun, command: co.ScheduleStep, queue: str) -> None:
         attempt = self._describe(live, command, 0)
         if command.attempt > 1 or command.losses:
-            attempt.checkpoint = self._checkpoint_elsewhere(live, command)
+            self._add_what_was_said(live, attempt)
         due = self.store.now() - live.row.priority * PRIORITY_HEAD_START
         asked = NewAttempt(
             token=token_of(attempt, self.clock.random()), cmd=command.cmd, step=command.name, number=command.attempt,
@@ -826,13 +835,17 @@ class Engine:
             due=due,
         )  # fmt: skip
 
-    def _checkpoint_elsewhere(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
-        """What an earlier attempt has kept, which nobody here has heard of."""
+    def _add_what_was_said(self, live: LiveRun, attempt: Attempt) -> None:
+        """The checkpoint of an earlier attempt elsewhere, which nobody here has heard of, and a number that tells items of
+        this execution from those of any other: one that was lost used up no attempt, but may have streamed."""
         try:
-            return self.store.attributes(live.row.id, "checkpoint").get(command.cmd)
+            attempt.checkpoint = self.store.attributes(live.row.id, "checkpoint").get(attempt.cmd)
+            streamed = self.store.streamed(live.row.id).get(attempt.cmd, 0)
         except StoreError as error:
-            logger.warning("checkpoints of run %s could not be read: %s", live.row.id, error)
-            return None
+            logger.warning("what run %s has kept could not be read: %s", live.row.id, error)
+            return
+        to_come = [number for cmd, number, _, _ in live.change.streamed if cmd == attempt.cmd]
+        attempt.streams_as = max(attempt.number, max([streamed, *to_come]) + 1)
 
     def _attempt(self, live: LiveRun, command: co.ScheduleStep) -> list[Attempt]:
         """What to give to the executor: nothing if this worker's code lacks the step."""
@@ -919,6 +932,8 @@ class Engine:
         elif to_runs:
             self._tell_peers(Topic.RUNS)
         if to_executors:
+            if self.carrier is not None:
+                self.carrier.carry([attempt for _, change in changes for attempt in change.attempts])
             self._tell_peers(Topic.ATTEMPTS)
         if dropped:
             self._tell_peers(Topic.DROPPED)

@@ -105,6 +105,10 @@ class Host:
         """Stop claiming, let steps finish for `grace` seconds, then release every run."""
         self._arrivals.put(Stop(self.engine.settings.grace if grace is None else grace))
 
+    def put(self, arrival: Any) -> None:
+        """Give the engine something to take in its next turn."""
+        self._arrivals.put(arrival)
+
     def wake(self) -> None:
         """Let the engine look at everything."""
         self.hint(Topic.EVERYTHING)

@@ -28,6 +28,7 @@ class WorkflowProgram:
         self._options = options
         self.name = definition.name
         self.settings = definition.options
+        self.retry_within = definition.options.retry_within
         self.timeout = options.timeout if options.timeout is not None else definition.options.timeout
 
     async def call(self, input: Raw) -> Any:
@@ -76,6 +77,7 @@ class StepProgram:
         self._app = app
         self.name = name
         self.settings = SINGLE_STEP
+        self.retry_within: int | None = None
         self.timeout: int | None = None
         self._overrides: dict[str, object] = {}
         if options.timeout is not None:

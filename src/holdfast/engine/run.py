@@ -183,7 +183,8 @@ class LiveRun:
 
     def is_idle(self) -> bool:
         """Whether it only waits, be it for steps elsewhere."""
-        return not self.steps.inflight and not self.deliveries and self._replay is None and not self.steps.to_schedule
+        steps = self.steps
+        return not (steps.inflight or self.deliveries or steps.to_schedule or steps.to_ask) and self._replay is None
 
     def show_status(self, reason: str) -> None:
         status = Status.WAITING if reason else Status.RUNNING

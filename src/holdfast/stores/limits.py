@@ -210,38 +210,31 @@ class LimitTables(SqlQuery):
         with self.read() as db:
             rows = db.execute(self._q["places"], {"no": self._number(db, run_id)}).fetchall()
         now = self.now()
-        return [
-            Place(
-                cmd=r[0], limit=r[1], key=r[2], asked_at=r[3], place=r[5], in_use=r[6], concurrency=r[7],
-                next_at=r[8] if r[8] is not None and r[8] > now and not r[4] else None,
+        found = []
+        for cmd, key, asked_at, granted, place, in_use, next, *limit in rows:
+            line = LineState(_limit(limit), key, in_use, None, next, now)
+            next_at = None if granted else line.due()
+            found.append(
+                Place(cmd=cmd, limit=limit[0], key=key, asked_at=asked_at, place=place, in_use=in_use, next_at=next_at)
             )
-            for r in rows
-        ]  # fmt: skip
+        return found
 
     def limits(self, lines: int) -> list[LimitUse]:
+        found = []
         with self.read() as db:
-            found = db.execute(self._q["select_limits"], {"app": self.app}).fetchall()
-            return [
-                LimitUse(
-                    limit=_limit(row),
-                    in_use=row[7],
-                    waiting=row[8],
-                    keys=row[9],
-                    lines=self._busiest(db, row[0], lines),
-                )
-                for row in found
-            ]
+            for row in db.execute(self._q["select_limits"], {"app": self.app}).fetchall():
+                limit = _limit(row)
+                busiest = self._busiest(db, limit, lines)
+                found.append(LimitUse(limit=limit, in_use=row[7], waiting=row[8], keys=row[9], lines=busiest))
+        return found
 
-    def _busiest(self, db: Any, name: str, most: int) -> list[LineUse]:
-        now = self.now()
-        rows = db.execute(self._q["busiest_lines"], {"app": self.app, "name": name, "limit": most}).fetchall()
-        return [
-            LineUse(
-                key=key, in_use=int(in_use), waiting=int(waiting),
-                next_at=next if next is not None and next > now and waiting else None,
-            )
-            for key, in_use, waiting, next in rows
-        ]  # fmt: skip
+    def _busiest(self, db: Any, limit: LimitRow, most: int) -> list[LineUse]:
+        parameters = {"app": self.app, "name": limit.name, "limit": most}
+        now, found = self.now(), []
+        for key, in_use, waiting, next in db.execute(self._q["busiest_lines"], parameters).fetchall():
+            due = LineState(limit, key, int(in_use), None, next, now).due() if waiting else None
+            found.append(LineUse(key=key, in_use=int(in_use), waiting=int(waiting), next_at=due))
+        return found
 
 
 class Round:

@@ -294,6 +294,19 @@ class PostgresStore(Guests, SqlStore):
         self._heard(row[3] for row in rows)
         return [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
 
+    def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
+        parameters = {"worker": worker_id, "app": self.app, "now": self.now(), "token": token}
+        failpoints.hit("claim_attempt.before_commit")
+        with self.read() as db:
+            is_alive, found, body, clock = db.execute(self._q["claim_attempt"], parameters).fetchone()
+        failpoints.hit("claim_attempt.after_commit")
+        if not is_alive:
+            raise Fenced(worker_id)
+        if found is None:
+            return None
+        self._heard([clock])
+        return ClaimedAttempt(token, body)
+
     def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
         clock = self._stamp_apart(1)
         failpoints.hit("end_attempts.before_commit")

@@ -154,7 +154,7 @@ class SqlQuery(abc.ABC):
                 # By the index on statuses, one at a time.
                 each = (
                     "SELECT CAST(:s{0} AS TEXT), count(*) FROM "
-                    "(SELECT 1 FROM runs WHERE app = :app AND status = :s{0} LIMIT :limit) c{0}"
+                    "(SELECT 1 FROM runs WHERE app = :app AND status = :s{0} ORDER BY no DESC LIMIT :limit) c{0}"
                 )
                 sql = " UNION ALL ".join(each.format(i) for i in range(len(wanted)))
                 named = {f"s{i}": str(status) for i, status in enumerate(wanted)}

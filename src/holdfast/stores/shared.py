@@ -400,7 +400,7 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
             rows = [(no, *astuple(record), next(clock)) for no, record in found]
             for statement in self.dialect.insert("history", HISTORY, rows):
                 db.execute(*statement)
-            self._name_blobs(db, [(no, record.payload) for no, record in found])
+            self._name_blobs(db, ((no, record.payload) for no, record in found))
 
     def _name_blobs(self, db: Any, payloads: Iterable[tuple[int, bytes]]) -> None:
         for no, payload in payloads:

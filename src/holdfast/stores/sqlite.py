@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from holdfast import failpoints
 from holdfast.errors import (
@@ -56,8 +56,9 @@ _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"}
 class _Connection:
     """A connection, the turnstile it writes through, and the files it stands on."""
 
-    def __init__(self, raw: sqlite3.Connection) -> None:
+    def __init__(self, raw: sqlite3.Connection, is_for_long: bool = True) -> None:
         self.raw = raw
+        self.is_for_long = is_for_long
         self.turnstile: Turnstile | None = None
         self._pid = os.getpid()
         self._anchor: Anchor | None = None
@@ -153,6 +154,8 @@ class SqliteStore(SqlStore):
     def _connect(self) -> _Connection:
         try:
             self._check_database()
+            if not self.in_memory and Path(self.path).exists() and not self._may_write():
+                return _Connection(self._connect_to_read(), is_for_long=False)  # permissions may change
             raw = sqlite3.connect(self.path, isolation_level=None, timeout=self._timeout, check_same_thread=False)
             connection = _Connection(raw)
             try:
@@ -169,6 +172,18 @@ class SqliteStore(SqlStore):
         except (sqlite3.Error, OSError) as error:
             raise self._translate(error) from error
         return connection
+
+    def _may_write(self) -> bool:
+        return os.access(self.path, os.W_OK) and os.access(Path(self.path).parent, os.W_OK)
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """For whoever may only look: without the files that writers have beside the database."""
+        address = f"file:{quote(self.path)}?mode=ro"
+        if not Path(f"{self.path}-wal").exists():  # nobody writes, and the index of a WAL could not be made here
+            address += "&immutable=1"
+        return sqlite3.connect(
+            address, uri=True, isolation_level=None, timeout=self._timeout, check_same_thread=False
+        )  # fmt: skip
 
     def _check_database(self) -> None:
         """That the file at this path is the one that was opened first, and one that may be opened."""
@@ -222,7 +237,13 @@ class SqliteStore(SqlStore):
                 is_sound = False
                 raise
             finally:
-                if is_sound and not self._is_closed and not self._is_lost and connection.is_ours():
+                if (
+                    is_sound
+                    and connection.is_for_long
+                    and not self._is_closed
+                    and not self._is_lost
+                    and connection.is_ours()
+                ):
                     self._idle.append(connection)
                 else:
                     connection.close()

@@ -118,7 +118,7 @@ def _workers(seen: Snapshot) -> Iterator[Finding]:
     if not engines:
         text = "no worker is alive, so nothing goes on"
         if executors:
-            text = f"no engine is alive, so no run goes on; there are {_some(executors, 'executor')}"
+            text = f"no engine is alive, so no run goes on; alive: {_some(executors, 'executor')}"
         yield Finding(
             check="workers", level="bad", text=text, remedy="start one", command=("worker",), facts=facts
         )  # fmt: skip
@@ -177,7 +177,7 @@ def _stuck(seen: Snapshot) -> Iterator[Finding]:
     for reason, rows in groups.items():
         many = f"{len(rows)} runs are" if len(rows) > 1 else f"run {rows[0].id} is"
         yield Finding(
-            check="stuck", level="bad", text=f"{many} stuck: {reason}", remedy="once that is mended",
+            check="stuck", level="bad", text=f"{many} stuck: {reason}", remedy="once that is corrected",
             command=("runs", "resume", rows[0].id), items=_ids(rows) if len(rows) > 1 else [], facts=_facts(rows, seen),
         )  # fmt: skip
 

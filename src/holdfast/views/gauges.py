@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.core.definitions import DEFAULT_QUEUE
-from holdfast.ports import Backlog, Query, QueueRow, RunQuery
+from holdfast.ports import Backlog, LimitUse, Query, QueueRow, RunQuery
 from holdfast.telemetry.instruments import Instruments
 from holdfast.telemetry.metrics import Gauges, Metrics, Readings
 
@@ -67,6 +67,9 @@ def add_store_gauges(metrics: Gauges, store: Query) -> None:
     def oldest(row: QueueRow) -> float:
         return 0.0 if row.since is None else max(0, store.now() - row.since) / 1_000_000
 
+    def limits(read: Callable[[LimitUse], float]) -> Callable[[], Readings]:
+        return lambda: {(use.limit.name,): read(use) for use in store.limits(0)}
+
     add = metrics.gauge
     add("holdfast_runs", "Runs by status.", ["status"], statuses)
     add("holdfast_runs_parked", "Runs that wait outside of memory.", [], lambda: {(): backlog().parked})
@@ -76,4 +79,6 @@ def add_store_gauges(metrics: Gauges, store: Query) -> None:
     add("holdfast_queue_waiting", "Attempts that nobody has claimed.", ["queue"], queues(lambda row: row.waiting))
     add("holdfast_queue_claimed", "Attempts that are executed elsewhere.", ["queue"], queues(lambda row: row.claimed))
     add("holdfast_queue_wait_seconds", "For how long the first attempt of a queue waits.", ["queue"], queues(oldest))
+    add("holdfast_limit_used", "Slots of a limit that are in use.", ["limit"], limits(lambda use: use.in_use))
+    add("holdfast_limit_waiting", "Those that wait for a slot.", ["limit"], limits(lambda use: use.waiting))
     add("holdfast_workers", "Workers that are alive.", [], alive)

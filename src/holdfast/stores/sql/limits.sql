@@ -98,15 +98,15 @@ RETURNING lim, key;
 SELECT run, cmd, token, granted, lim, rest FROM slots WHERE run {numbered nos} ORDER BY no;
 
 -- name: places
-SELECT s.cmd, s.lim, s.key, s.asked_at, s.granted,
+SELECT s.cmd, s.key, s.asked_at, s.granted,
     CASE WHEN s.granted = 1 THEN 0 ELSE (
         SELECT count(*) FROM slots w
         WHERE w.app = s.app AND w.lim = s.lim AND w.key = s.key AND w.granted = 0
           AND (s.turn = 0 OR (w.turn > 0 AND (w.turn < s.turn OR (w.turn = s.turn AND w.no <= s.no))))) END,
     (SELECT count(*) FROM slots h WHERE h.app = s.app AND h.lim = s.lim AND h.key = s.key AND h.granted = 1),
-    coalesce((SELECT l.concurrency FROM limits l WHERE l.app = s.app AND l.name = s.lim), 0),
-    (SELECT l.next FROM lines l WHERE l.app = s.app AND l.lim = s.lim AND l.key = s.key)
-FROM slots s WHERE s.run = :no ORDER BY s.no;
+    (SELECT l.next FROM lines l WHERE l.app = s.app AND l.lim = s.lim AND l.key = s.key),
+    l.name, l.keyed, l.of_runs, l.concurrency, l.rate, l.period, l.burst
+FROM slots s {ordered_join} limits l ON l.app = s.app AND l.name = s.lim WHERE s.run = :no ORDER BY s.no;
 
 -- name: select_limits
 SELECT name, keyed, of_runs, concurrency, rate, period, burst,

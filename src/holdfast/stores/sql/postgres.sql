@@ -77,14 +77,22 @@ DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);
 WITH alive AS MATERIALIZED (SELECT 1 FROM workers WHERE id = :worker {fence}),
 due AS MATERIALIZED (
     SELECT a.token FROM attempts a
-    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue {among queues} AND a.not_before <= :now
-      AND a.step {among steps} AND EXISTS (SELECT 1 FROM alive)
+    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue {among queues} AND a.step {among steps}
+      AND EXISTS (SELECT 1 FROM alive)
     ORDER BY a.not_before LIMIT :limit {skip}),
 claimed AS (
     UPDATE attempts a SET worker = :worker, state = 'CLAIMED', claimed_at = :now FROM due WHERE a.token = due.token
     RETURNING a.token, a.body, a.not_before, a.clock)
 SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true
 ORDER BY c.not_before;
+
+-- name: claim_attempt
+WITH alive AS MATERIALIZED (SELECT 1 FROM workers WHERE id = :worker {fence}),
+claimed AS (
+    UPDATE attempts a SET worker = :worker, state = 'CLAIMED', claimed_at = :now
+    WHERE a.token = :token AND a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND EXISTS (SELECT 1 FROM alive)
+    RETURNING a.token, a.body, a.clock)
+SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true;
 
 -- name: newcomers
 -- Whoever leaves its line just now has its row locked, and is left out: it would have to be waited for.

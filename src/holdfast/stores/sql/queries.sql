@@ -164,7 +164,7 @@ WHERE app = :app AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w W
 UPDATE workers SET names = :names, schedules = :schedules, queues = :queues, steps = :steps WHERE id = :worker;
 
 -- name: welcome
--- A new worker may know code that nobody knew, or have mended code that diverged.
+-- A new worker may know code that nobody knew, or have corrected code that diverged.
 UPDATE runs SET held = 0, stuck = '', reason = '', status = 'PENDING', wake_at = :now
 WHERE no IN (
     SELECT no FROM runs
