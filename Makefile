@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS := .venv-docs
 DEMO := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
-.PHONY: install demo test check check-js torture mutants bench bench-ab bench-peers docs format clean
+.PHONY: install demo test check check-js torture mutants bench bench-ab bench-celery bench-peers docs format clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -59,6 +59,10 @@ bench: $(STAMP)
 # This tree against another commit, in turns: make bench-ab REF=main ROUNDS=5 ONLY="many chord"
 bench-ab: $(STAMP)
 	$(BIN)/python benchmarks/ab.py $(REF) $(ONLY) --rounds $(or $(ROUNDS),3)
+
+# Steps on Celery, and in an executor of our own, beside plain Celery with the same pool.
+bench-celery: $(STAMP)
+	$(BIN)/python benchmarks/bench_celery.py
 
 bench-peers: $(STAMP)
 	$(BIN)/python benchmarks/bench_peers.py

@@ -26,6 +26,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cpu
+import lists
+import on_postgres
 from floor import floor_ms
 from workflows import (
     LENGTH,
@@ -35,9 +37,12 @@ from workflows import (
     by_events,
     count,
     fan,
+    far_step,
     gathered,
+    gathered_under_limits,
     in_a_line,
     in_sequence,
+    in_sequence_far,
     in_sequence_local,
     in_sequence_plain,
     in_sequence_volatile,
@@ -48,6 +53,7 @@ from workflows import (
 )
 
 from holdfast import chain, chord
+from holdfast.api.handles import Which
 from holdfast.ports import RunQuery
 
 ROWS: list[dict[str, Any]] = []
@@ -70,8 +76,8 @@ def best(times: int, action: Callable[[], Any]) -> float:
 
 
 class Worker:
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "holdfast", "-A", "workflows", "worker", "--log-level", "error"]
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "holdfast", "-A", "workflows", "worker", "--log-level", "error", *options]
         self.process = subprocess.Popen(
             command, cwd=Path(__file__).parent, env={**os.environ, "HOLDFAST_STORE": app.store_url}
         )
@@ -122,10 +128,38 @@ def in_process(floor: float) -> None:
         row(f"DAG of {WIDTH:,}, a fan", best(3, lambda: fan.start({}).result()), "s")
 
 
+def limited() -> None:
+    """What a limit adds to a step, in batches: with room for all, with a key, and with a line of those who wait."""
+    n = 2_000
+    with app.worker():
+        gathered.start(n).result()
+        without = best(3, lambda: gathered.start(n).result())
+        for how, title in (
+            ("limited", "a limit with room"),
+            ("keyed", "a limit per key"),
+            ("scarce", "20 slots for all"),
+        ):
+            took = best(3, lambda how=how: gathered_under_limits.start(n, how).result())  # type: ignore[misc]
+            row(f"{title} adds, a step", (took - without) / n * 1e3, "ms", note=f"gather of {n:,}: {took:.2f} s")
+
+
 def normalised() -> None:
     for workload in ("many", "many-plain", "resume"):
         title, _ = cpu.WORKLOADS[workload]
         row(f"normalised CPU: {title}", min(cpu.measure(workload)[0] for _ in range(3)), "µs", note=cpu.UNIT)
+    telemetry()
+
+
+def telemetry() -> None:
+    """What those who listen cost a step, against nobody, in turns."""
+    listening = ("many-metrics", "many-watched", "many-told")
+    costs = {name: [0.0] * 5 for name in ("many", *listening)}
+    for i in range(5):
+        for name, found in costs.items():
+            found[i] = cpu.measure(name)[0]
+    nobody = statistics.median(costs["many"])
+    for name in listening:
+        row(f"telemetry: {cpu.WORKLOADS[name][0]}", statistics.median(costs[name]) / nobody, "× nobody")
 
 
 def composed(floor: float) -> None:
@@ -147,13 +181,33 @@ def throughput() -> None:
     worker = Worker()
     for run in runs:
         run.result()
-    rows = [app.client.row(run.id) for run in runs]
+    rows = [app.client.row(Which(run.id)) for run in runs]
     took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
     row("1,000 workflows × 5 steps", 5_000 / took, "steps/s", note=f"{took:.2f} s, one worker process")
     before, more = worker.memory(), 5_000
     for run in [async_step.start(0) for _ in range(more)]:
         run.result()
     row(f"memory that {more:,} more runs leave behind", (worker.memory() - before) / more, "bytes each")
+    worker.stop()
+
+
+def elsewhere(floor: float) -> None:
+    """Steps that another process executes, which pulls them from the store: one for runs, one for steps."""
+    runs = [in_sequence_far.start(5) for _ in range(1_000)]
+    executor = Worker("--executor-only", "--queues", "far")
+    worker = Worker()
+    for run in runs:
+        run.result()
+    rows = [found for run in runs if (found := app.store.get(run.id)) is not None]
+    took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
+    row("1,000 × 5 steps in an executor", 5_000 / took, "steps/s", note=f"{took:.2f} s, one engine, one executor")
+    links = chain(far_step.s(0), *[far_step.s()] * 999)
+    took = best(2, lambda: links.start().result())
+    row("chain of 1,000 in an executor, a step", took, "ms", floor)
+    joined = chord([far_step.s(i) for i in range(1_000)], count.s())
+    took = best(3, lambda: joined.start().result())
+    row("chord of 1,000 in an executor", took, "s", note=f"{took * 1e3:.0f} µs a member")
+    executor.stop()
     worker.stop()
 
 
@@ -231,9 +285,21 @@ def sleeping(n: int) -> None:
     worker.until_parked()
     for run in runs:
         run.result()
-    last = max(app.client.row(run.id).finished_at or 0 for run in runs) / 1e6
+    last = max(app.client.row(Which(run.id)).finished_at or 0 for run in runs) / 1e6
     row(f"wake {many:,} parked runs, due at the same moment", many / (last - moment), "runs/s")
     worker.stop()
+
+
+def looking(folder: Path, runs: int) -> None:
+    """What the monitor's server takes to find runs among many."""
+    found = lists.measure(str(folder / "lists.db"), runs)
+    pages = {name: ms for name, ms in found.items() if "page" in name}
+    for what, times in (
+        ("page of runs", pages),
+        ("count of runs", {n: ms for n, ms in found.items() if n not in pages}),
+    ):
+        slowest = max(times, key=lambda name: times[name])
+        row(f"slowest {what} among {runs:,}, of {len(times)}", times[slowest], "ms", note=slowest)
 
 
 def importing() -> None:
@@ -290,16 +356,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     parser.add_argument("--overhead", action="store_true", help="only the table of what one step costs")
+    parser.add_argument("--elsewhere", action="store_true", help="only steps that another process executes")
+    parser.add_argument("--store", help="on this store, instead of a new SQLite file")
     parser.add_argument("--sleepers", type=int, default=100_000)
+    parser.add_argument("--postgres", action="store_true", help="only the rows of PostgreSQL")
+    parser.add_argument("--listed", type=int, default=1_000_000, help="runs that the monitor finds others among")
     options = parser.parse_args()
     print(
         f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores, SQLite {sqlite3.sqlite_version}"
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        app.use_store(str(folder / "bench.db"))
+        app.use_store(options.store or str(folder / "bench.db"))
+        if options.elsewhere:
+            elsewhere(floor_ms(folder, "FULL"))
+            return
         if options.overhead:
             step_overhead(lambda: floor_ms(folder, "FULL"))
+            return
+        if options.postgres:
+            on_postgres.measure(row, Worker)
             return
         floor = floor_ms(folder, "FULL")
         row("floor: a bare commit of one row, FULL", floor, "ms")
@@ -307,12 +383,16 @@ def main() -> None:
         importing()
         in_process(floor)
         composed(floor)
+        limited()
         row("floor once more", floor_ms(folder, "FULL"), "ms")
         normalised()
         throughput()
+        elsewhere(floor)
         across_processes()
         resuming()
         sleeping(options.sleepers)
+        on_postgres.measure(row, Worker)
+        looking(folder, options.listed)
         overhead = step_overhead(lambda: floor_ms(folder, "FULL"))
     if options.json:
         facts = {

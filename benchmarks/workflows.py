@@ -32,6 +32,19 @@ async def in_sequence(n: int) -> int:
     return total
 
 
+@app.step(queue="far")
+async def far_step(i: int) -> int:
+    return i
+
+
+@app.workflow
+async def in_sequence_far(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += await far_step(i)
+    return total
+
+
 @app.workflow
 def in_sequence_plain(n: int) -> int:
     total = 0
@@ -59,6 +72,27 @@ async def in_sequence_volatile(n: int) -> int:
 @app.workflow
 async def gathered(n: int) -> int:
     return sum(await asyncio.gather(*[async_step(i) for i in range(n)]))
+
+
+@app.step(concurrency=1_000)
+async def limited_step(i: int) -> int:
+    return i
+
+
+@app.step(concurrency=20, key=lambda i: i % 50)
+async def keyed_step(i: int) -> int:
+    return i
+
+
+@app.step(concurrency=20)
+async def scarce_step(i: int) -> int:
+    return i
+
+
+@app.workflow
+async def gathered_under_limits(n: int, how: str) -> int:
+    step = {"limited": limited_step, "keyed": keyed_step, "scarce": scarce_step}[how]
+    return sum(await asyncio.gather(*[step(i) for i in range(n)]))
 
 
 @app.workflow

@@ -1,4 +1,5 @@
-"""What tests of all folders share: a PostgreSQL server, and a schema of it for each test."""
+"""What tests of all folders share: a PostgreSQL server, and a schema of it for each test; a Redis server, and a database of
+it for each test."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import redis_server
 from postgres_server import Missing, shared_server
 
 _numbers = itertools.count(1)
@@ -45,3 +47,25 @@ def postgres_schemas(postgres_server: str) -> Iterator[Callable[[], str]]:
 @pytest.fixture
 def postgres_url(postgres_schemas: Callable[[], str]) -> str:
     return postgres_schemas()
+
+
+@pytest.fixture(scope="session")
+def redis_databases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
+    """URLs of databases that no other test of this run uses."""
+    place = tmp_path_factory.getbasetemp()
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    try:
+        url = redis_server.shared_server(place.parent if "PYTEST_XDIST_WORKER" in os.environ else place)
+    except redis_server.Missing as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))
+    given = "HOLDFAST_TEST_REDIS" in os.environ
+    first = int(worker.removeprefix("gw")) * (4 if given else 64)
+    numbers = itertools.count()
+    return lambda: f"{url}/{(first + next(numbers)) % (16 if given else 1024)}"
+
+
+@pytest.fixture
+def redis_url(redis_databases: Callable[[], str]) -> str:
+    return redis_databases()

@@ -18,6 +18,7 @@ MODULES = {
     "@preact/signals-core": ("@preact/signals-core", "dist/signals-core.mjs"),
     "@preact/signals": ("@preact/signals", "dist/signals.mjs"),
     "htm": ("htm", "dist/htm.mjs"),
+    "@dagrejs/dagre": ("@dagrejs/dagre", "dist/dagre.esm.js"),
 }
 
 
@@ -29,7 +30,8 @@ def main() -> None:
     TARGET.mkdir(exist_ok=True)
     versions: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["npm", "install", "--silent", "preact", "@preact/signals", "htm"], cwd=folder, check=True)
+        command = ["npm", "install", "--silent", *sorted({package for package, _ in MODULES.values()})]
+        subprocess.run(command, cwd=folder, check=True)
         packages = Path(folder, "node_modules")
         for module, (package, path) in MODULES.items():
             text = (packages / package / path).read_text()

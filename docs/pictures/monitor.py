@@ -20,13 +20,18 @@ from shop import (
     app,
     approve_expense,
     book_trip,
+    collect,
     fulfil_order,
     import_photos,
     onboarding,
     refund,
+    render,
+    report,
     train_model,
     update_rates,
 )
+
+from holdfast import group
 
 HERE = Path(__file__).parent
 
@@ -41,6 +46,10 @@ def fill() -> dict[str, Any]:
     refund.options(id="refund-1007").start("1007", 65.0)
     import_photos.options(id="album-5").start(60)
     book_trip.options(id="trip-88").start("Oslo")
+    report.options(id="report-46").start({})
+    (group(render.s(page) for page in range(30)) | collect.s()).options(id="pages-46").start()
+    for i in range(8):
+        refund.options(id=f"refund-20{i}").start(f"20{i}", 5.5 * i)
     for run in old:
         run.result(timeout=60)
     for who, amount in (("ann", 120), ("bob", 890), ("eve", 45)):
@@ -67,6 +76,24 @@ def pictures(page: Page, url: str, runs: dict[str, Any], take: Any) -> None:
     page.goto(f"{base}workflows/runs/{runs['order']}")
     page.get_by_role("button", name=re.compile("^charge_card")).click()
     take("run")
+    for name, path, shown in (
+        ("graph", "workflows/runs/trip-88?view=graph", ".node"),
+        ("failures", "failures", ".group"),
+        ("workflow", "workflows/?name=fulfil_order", ".square"),
+        ("dag", "workflows/runs/report-46?view=graph", ".node"),
+        ("workers", "timeline?seconds=60", ".bar.at-row"),
+    ):
+        page.goto(base + path)
+        page.locator(shown).first.wait_for()
+        if name == "workers":
+            page.get_by_role("button", name="Fit").click()
+        take(name)
+
+
+def charged(page: Page, base: str) -> str:
+    """The command of the step that was retried."""
+    steps = page.request.get(f"{base}api/run?id=order-1012").json()["steps"]
+    return next(str(step["cmd"]) for step in steps if step["name"] == "charge_card")
 
 
 def everything(page: Page, url: str, runs: dict[str, Any], take: Any) -> None:
@@ -79,9 +106,15 @@ def everything(page: Page, url: str, runs: dict[str, Any], take: Any) -> None:
         "training": "workflows/runs/model-7", "rates": "workflows/runs/rates-ecb",
         "events": "workflows/runs/order-1012?view=events", "values": "workflows/runs/order-1012?view=values",
         "family": "workflows/runs/order-1012?view=family", "logs": "workflows/runs/order-1012?view=logs",
+        "graph": "workflows/runs/order-1012?view=graph", "graph-trip": "workflows/runs/trip-88?view=graph",
+        "graph-dag": "workflows/runs/report-46?view=graph", "graph-canvas": "workflows/runs/pages-46?view=graph",
+        "graph-photos": "workflows/runs/album-5?view=graph", "statuses": "workflows/runs/welcome-lee?view=statuses",
+        "event": "workflows/runs/order-1012?view=events&event=4", "failures": "failures", "steps": "invocations",
+        "step": "invocations/order-1012/STEP", "timeline": "timeline?seconds=60", "import": "import",
+        "workflow": "workflows/?name=fulfil_order", "filtered": "workflows/runs?q=status%3Afailed",
         "workflows": "workflows/", "workers": "workers", "schedules": "schedules", "hooks": "hooks",
     }.items():  # fmt: skip
-        page.goto(base + path)
+        page.goto(base + path.replace("STEP", charged(page, base) if "STEP" in path else ""))
         page.wait_for_timeout(500)
         take(name)
     page.goto(f"{base}workflows/runs/expense-bob")

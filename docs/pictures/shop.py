@@ -7,7 +7,7 @@ import logging
 import time
 from dataclasses import dataclass
 
-from holdfast import App, FatalError, hook, saga, sleep, this_step, wf
+from holdfast import App, Dag, FatalError, define_hook, saga, sleep, this_step, wf
 
 app = App("shop")
 log = logging.getLogger("shop")
@@ -18,6 +18,16 @@ class Order:
     id: str
     customer: int
     total: float
+
+
+@dataclass
+class Decision:
+    approved: bool
+    by: str
+    note: str = ""
+
+
+approval = define_hook("approval", Decision)
 
 
 @app.step
@@ -94,8 +104,8 @@ def log_refund(order_id: str) -> None:
 async def approve_expense(who: str, amount: int) -> str:
     wf.set_data("amount", amount)
     await send_mail(7, f"{who} asks for {amount}")
-    answer = await hook("approval", key=f"expense-{who}", timeout="2d")
-    return f"{who}: {answer}"
+    answer = await approval(key=f"expense-{who}", timeout="2d")
+    return f"{who}: {answer.approved}"
 
 
 @app.workflow
@@ -129,7 +139,7 @@ async def update_rates(bank: str) -> float:
     return fetch_rates(bank)
 
 
-@app.step
+@app.step(timeout="1h")
 async def train(model: str) -> str:
     for i in range(1000):
         this_step.progress(i, 1000, "batches")
@@ -165,3 +175,44 @@ async def book_trip(city: str) -> None:
 @app.workflow(schedule="0 2 * * *", tz="Europe/Berlin")
 async def nightly_report() -> str:
     return "12 pages"
+
+
+@app.step
+def extract(table: str) -> int:
+    time.sleep(0.2)
+    return 1200
+
+
+@app.step
+def clean(orders: int) -> int:
+    time.sleep(0.3)
+    return orders
+
+
+@app.step
+def join(clean: int, customers: int) -> int:
+    time.sleep(0.15)
+    return clean + customers
+
+
+@app.step
+def render(page: int) -> str:
+    time.sleep(0.02)
+    if page == 31:
+        raise FatalError("page 31 has no data")
+    return f"page {page}"
+
+
+report = Dag("sales_report", app=app)
+report.add_step("orders", lambda ctx: extract("orders"))
+report.add_step("customers", lambda ctx: extract("customers"))
+report.add_step("clean", clean, depends_on=["orders"])
+report.add_step("join", join, depends_on=["clean", "customers"])
+report.add_step("chart", lambda ctx: ctx["join"], depends_on=["join"])
+report.add_step("mail", lambda ctx: "sent", depends_on=["chart"])
+
+
+@app.step
+def collect(pages: list[str]) -> int:
+    time.sleep(0.05)
+    return len(pages)

@@ -61,6 +61,7 @@ from holdfast.views.trace import TraceNode
 if TYPE_CHECKING:
     from holdfast.engine.host import Host
     from holdfast.engine.settings import Settings
+    from holdfast.executors.celery.attachment import Attachment
 
 
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -89,7 +90,8 @@ class App(Registry):
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
     define more of the app. `version` names the build of its code, which is a digest of the code if nothing is said;
     HOLDFAST_VERSION overrides it. What steps log at the level `keep_logs` or above is kept with their runs; None
-    keeps nothing. `instruments` are told what happens in this process; `app.instruments.add` adds more.
+    keeps nothing. `instruments` are told what happens in this process; `app.instruments.add` adds more. With a `broker`, or
+    a `celery` app, steps execute in the pools of Celery workers; HOLDFAST_BROKER overrides it.
     """
 
     def __init__(
@@ -102,12 +104,14 @@ class App(Registry):
         codec: Codec | None = None,
         keep_logs: str | int | None = "INFO",
         instruments: Sequence[Instrument] = (),
+        broker: str | None = None,
+        celery: Any = None,
     ) -> None:
         if type(name) is not str or not name.replace("-", "_").replace(".", "_").isidentifier():
             raise DefinitionError(f"App({show(name)}): a name is made of letters, digits, '-', '_' and '.'")
         if not isinstance(include, list | tuple) or not all(type(module) is str for module in include):
             raise DefinitionError(f"include={show(include)}: give a list of module names")
-        for what, given in (("store", store), ("version", version)):
+        for what, given in (("store", store), ("version", version), ("broker", broker)):
             if given is not None:
                 check_text(what, given, kind=DefinitionError)
         if codec is not None and not isinstance(codec, Codec):
@@ -126,8 +130,14 @@ class App(Registry):
         self._store: Store | None = None
         self._notifier: Notifier | None = None
         self._lock = threading.RLock()
+        if broker is not None and celery is not None:
+            raise DefinitionError("broker= and celery= both say where steps execute; a Celery app has its own broker")
+        self._broker = broker
+        self._attachment: Attachment | None = None
         _apps.add(self)
         add_app(self)
+        if celery is not None:
+            self._attach(celery)
 
     def __repr__(self) -> str:
         return f"<App {self.name!r} on {without_password(self.store_url)}>"
@@ -162,6 +172,72 @@ class App(Registry):
         _ = self.store
         assert self._notifier is not None
         return self._notifier
+
+    @property
+    def on_celery(self) -> bool:
+        """Whether steps execute in the pools of Celery workers."""
+        return self._attachment is not None or bool(self._broker_url)
+
+    @property
+    def _broker_url(self) -> str | None:
+        return os.environ.get("HOLDFAST_BROKER") or self._broker
+
+    @property
+    def celery(self) -> Any:
+        """The Celery app whose workers execute the steps: `celery = app.celery` at the end of a module, and
+        `celery -A module:celery worker` runs everything."""
+        if self._attachment is None:
+            if not self._broker_url:
+                raise DefinitionError(
+                    f"app {self.name!r} has no Celery app; make it with App(..., broker='redis://...') or "
+                    "App(..., celery=...), or set HOLDFAST_BROKER"
+                )
+            self._attach(_celery_parts().make_celery(self.name, self._broker_url))
+        assert self._attachment is not None
+        return self._attachment.celery
+
+    def _attach(self, celery: Any) -> None:
+        self._attachment = _celery_parts().Attachment(
+            self.name, celery, list(self._steps.values()), make_host=self._make_carried, load=self._load_for_pool,
+            describe=self._describe_engine,
+        )  # fmt: skip
+
+    def _step_defined(self, definition: StepDefinition) -> None:
+        if self._attachment is not None:
+            self._attachment.add(definition)
+
+    def _load_for_pool(self) -> None:
+        """Import what the processes of a pool need before they are forked, so that none of them has to. Nothing is opened."""
+        from holdfast.wiring import import_store  # not at the top: see wiring.py
+
+        self.load()
+        import_store(self.store_url)
+
+    def _make_carried(self, is_apart: bool, is_ending: Callable[[], bool]) -> Any:
+        """What executes attempts in a process of a Celery worker's pool."""
+        from holdfast.wiring import build_carried  # not at the top: see wiring.py
+
+        host = build_carried(
+            self, *self._parts_for_work(1, None), build=self.build, queues=self._carried_queues(), is_apart=is_apart,
+            is_ending=is_ending, settings=None, description=self._describe_for_processes(),
+        )  # fmt: skip
+        host.begin()
+        return host
+
+    def _carried_queues(self) -> list[str]:
+        """What is shown of a worker: the queues of its broker that it takes messages from."""
+        amqp = self.celery.amqp
+        names = {"" if name == self.celery.conf.task_default_queue else name for name in amqp.queues.consume_from}
+        return sorted(names)
+
+    def _describe_engine(self) -> dict[str, Any]:
+        """How the process of an engine finds this app."""
+        description = self._describe_for_processes()
+        if description is None:
+            raise DefinitionError(
+                f"app {self.name!r} is defined where no other process can import it; define it in a module"
+            )
+        return description
 
     @property
     def client(self) -> Client:
@@ -357,9 +433,12 @@ class App(Registry):
         """Its schedules: to look at, to change, and to declare."""
         return Schedules(self)
 
-    def emit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
-        """Emit a domain event; its id. The same name and `key` again is the same event."""
+    def emit(self, name: str, payload: object = None, *, key: str | None = None, connection: object = None) -> str:
+        """Emit a domain event; its id. The same name and `key` again is the same event. With the `connection` of an open
+        transaction it is emitted once that is committed."""
         loop = running()
+        if connection is not None:
+            return self.client.joined(connection).emit(name, payload, key)
         if loop is None:
             return self.client.emit(name, payload, key)
         if loop.execution.app != self.name:
@@ -368,10 +447,12 @@ class App(Registry):
             )
         return emit_now(name, payload, key)
 
-    async def aemit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
+    async def aemit(
+        self, name: str, payload: object = None, *, key: str | None = None, connection: object = None
+    ) -> str:
         """`emit` for async code."""
-        if running() is not None:
-            return self.emit(name, payload, key=key)
+        if running() is not None or connection is not None:
+            return self.emit(name, payload, key=key, connection=connection)
         return await asyncio.to_thread(lambda: self.emit(name, payload, key=key))
 
     def trace(self, id: str) -> TraceNode:
@@ -428,10 +509,17 @@ class App(Registry):
         None it executes those of all queues itself."""
         from holdfast.wiring import build_engine  # not at the top: see wiring.py
 
-        served = None if queues is None else _check_queues(queues)
+        is_carried = self.on_celery and queues is not None
+        served = [] if is_carried else None if queues is None else _check_queues(queues)
+        carrier = None
+        if is_carried:
+            _ = self.celery
+            assert self._attachment is not None
+            carrier = self._attachment.carrier()
         return build_engine(
             self, *self._parts_for_work(concurrency, processes), build=self.build, concurrency=concurrency,
             processes=processes, settings=settings, description=self._describe_for_processes(), queues=served,
+            carrier=carrier,
         )  # fmt: skip
 
     def make_executor(
@@ -474,7 +562,7 @@ class App(Registry):
         """How a process of its own finds this app; None if it can't."""
         functions: list[Any] = [d.function for d in self._steps.values()]
         functions += [d.function for d in self._workflows.values()]
-        wrappers = [around.function.__module__ for around in self.arounds]
+        wrappers = [around.function.__module__ for around in (*self.arounds, *self.start_arounds)]
         modules = {str(getattr(f, "func", f).__module__) for f in functions} | {*self.include, *wrappers}
         main_file = ""
         if "__main__" in modules:
@@ -583,6 +671,16 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _celery_parts() -> Any:
+    try:
+        from holdfast.executors.celery import attachment  # not at the top: few need Celery
+    except ImportError as error:
+        raise DefinitionError(
+            f"steps on Celery need Celery ({error}); install it with: pip install 'holdfast[celery]'"
+        ) from error
+    return attachment
 
 
 def _check_queues(queues: Any) -> list[str]:

@@ -7,20 +7,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from holdfast.codec import Codec
+from holdfast.core.definitions import StepDefinition
 from holdfast.core.registry import Definitions
+from holdfast.engine.carried import Carried, CarriedHost, Silent
 from holdfast.engine.engine import Engine
 from holdfast.engine.host import Host
 from holdfast.engine.puller import Puller
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreUnavailableError
+from holdfast.executors.lent import LentThreads
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
-from holdfast.ports import Clock, Notifier, Store
+from holdfast.ports import Carrier, Clock, Notifier, Store
 from holdfast.stores.doorbell import Doorbell, Intercom
+from holdfast.stores.shared import SqlStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.telemetry.clock import LamportClock
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres import PostgresStore
+    from holdfast.stores.postgres_notifier import PostgresNotifier
+
+POSTGRES = ("postgresql", "postgres")
+
+MANY = 1_000_000
+"""How many attempts those who tell of them may have executed at a time is theirs to say."""
 
 
 def open_store(app: str, url: str, clock: Clock, logical_clock: LamportClock | None = None) -> tuple[Store, Notifier]:
@@ -32,19 +46,34 @@ def open_store(app: str, url: str, clock: Clock, logical_clock: LamportClock | N
 
 
 def _open(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
-    scheme = url.partition("://")[0] if "://" in url else "sqlite"
-    if scheme in ("postgresql", "postgres"):
+    if _scheme(url) in POSTGRES:
         return _open_postgres(app, url, clock)
-    if scheme != "sqlite":
-        raise StoreUnavailableError(
-            f"{scheme}://... is no store: this version knows SQLite files and PostgreSQL; give a path, sqlite:///path, "
-            "':memory:' or postgresql://..."
-        )
+    _refuse_unknown(url)
     store = SqliteStore(app, url, clock)
     return store, Intercom() if store.in_memory else Doorbell(store, store.path)
 
 
+def open_database(url: str, clock: Clock) -> SqlStore:
+    """A store as it is: nothing is upgraded, nor refused because its runs were moved."""
+    if _scheme(url) in POSTGRES:
+        return _import_postgres()[0]("", url, clock, as_it_is=True)
+    _refuse_unknown(url)
+    return SqliteStore("", url, clock, as_it_is=True)
+
+
+def import_store(url: str) -> None:
+    """What opening that store would import."""
+    if _scheme(url) in POSTGRES:
+        _import_postgres()
+
+
 def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+    store_class, notifier_class = _import_postgres()
+    store = store_class(app, url, clock)
+    return store, notifier_class(store)
+
+
+def _import_postgres() -> tuple[type[PostgresStore], type[PostgresNotifier]]:
     try:
         from holdfast.stores.postgres import PostgresStore
         from holdfast.stores.postgres_notifier import PostgresNotifier
@@ -52,8 +81,20 @@ def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
         raise StoreUnavailableError(
             f"a store on PostgreSQL needs a driver ({error}); install it with: pip install 'holdfast[postgres]'"
         ) from error
-    store = PostgresStore(app, url, clock)
-    return store, PostgresNotifier(store)
+    return PostgresStore, PostgresNotifier
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0] if "://" in url else "sqlite"
+
+
+def _refuse_unknown(url: str) -> None:
+    scheme = _scheme(url)
+    if scheme != "sqlite":
+        raise StoreUnavailableError(
+            f"{scheme}://... is no store: this version knows SQLite files and PostgreSQL; give a path, sqlite:///path, "
+            "':memory:' or postgresql://..."
+        )
 
 
 def build_engine(
@@ -67,11 +108,15 @@ def build_engine(
     settings: Settings | None,
     description: dict[str, Any] | None,
     queues: Sequence[str] | None = ("",),
+    carrier: Carrier | None = None,
 ) -> Host:
     """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
     executor = build_local_executor(app, store, concurrency, processes, description)
     isolate = description is not None
-    return Host(Engine(app, store, executor, notifier, store.clock, build, settings, isolate=isolate, queues=queues))
+    engine = Engine(
+        app, store, executor, notifier, store.clock, build, settings, isolate=isolate, queues=queues, carrier=carrier
+    )
+    return Host(engine)
 
 
 def build_puller(
@@ -91,13 +136,46 @@ def build_puller(
     return Host(Puller(app, store, executor, notifier, store.clock, build, queues, concurrency, settings))
 
 
+def build_carried(
+    app: Definitions,
+    store: Store,
+    notifier: Notifier,
+    *,
+    build: str,
+    queues: Sequence[str],
+    is_apart: bool,
+    is_ending: Callable[[], bool],
+    settings: Settings | None,
+    description: dict[str, Any] | None,
+) -> CarriedHost:
+    """A worker that executes attempts that it is told of, on the threads of those who tell it."""
+    executor = LentThreads(
+        *_where_steps_execute(app, store),
+        is_apart=is_apart,
+        is_ending=is_ending,
+        **_how_steps_execute(app, store, description),
+    )
+    carried = Carried(app, store, executor, Silent(notifier), store.clock, build, queues, MANY, settings)
+    return CarriedHost(carried)
+
+
 def build_local_executor(
     app: Definitions, store: Store, concurrency: int, processes: int | None, description: dict[str, Any] | None
 ) -> LocalExecutor:
-    clock = store.clock  # the database's time, if that has one of its own
-    describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
     return LocalExecutor(
-        app.find_step, app.codec, clock, threads=concurrency, processes=processes or os.cpu_count() or 2,
-        child_command=describe, keep_logs=app.keep_logs, instruments=app.instruments,
-        surroundings=Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
+        *_where_steps_execute(app, store), threads=concurrency, processes=processes or os.cpu_count() or 2,
+        **_how_steps_execute(app, store, description),
     )  # fmt: skip
+
+
+def _where_steps_execute(app: Definitions, store: Store) -> tuple[Callable[[str], StepDefinition], Codec, Clock]:
+    return app.find_step, app.codec, store.clock  # the database's time, if that has one of its own
+
+
+def _how_steps_execute(app: Definitions, store: Store, description: dict[str, Any] | None) -> dict[str, Any]:
+    describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
+    return {
+        "child_command": describe, "keep_logs": app.keep_logs, "instruments": app.instruments,
+        "surroundings": Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
+        "transact": store.transaction,
+    }  # fmt: skip

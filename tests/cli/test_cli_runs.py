@@ -47,6 +47,9 @@ def test_list_is_tab_separated_newest_first(cli: Cli) -> None:
         (["--data", "who=bob"], []),
         (["--since", "1h", "--workflow", "buy"], ["buy-1"]),
         (["--since", "2099-01-01"], []),
+        (["status:failed"], ["fails-1"]),
+        (["status:failed,waiting", "workflow:as*", "started:<1h"], ["asks-1"]),
+        (["data.who=ann", "--workflow", "buy"], []),
     ],
 )
 def test_list_can_be_narrowed(cli: Cli, options: list[str], ids: list[str]) -> None:

@@ -114,3 +114,33 @@ def test_doctor_names_runs_that_wait_for_children_that_are_gone(cli: Cli) -> Non
         run.cancel()
         wait_until(lambda: run.status == "CANCELLED")
     app.close()
+
+
+def test_a_queue_that_nobody_serves_is_told_wherever_one_looks_and_then_served(cli: Cli) -> None:
+    app = App("small", cli.store)
+
+    @app.step(queue="gpu")
+    def train(x: int) -> int:
+        return x + 1
+
+    with app.worker(settings=Settings(sweep=0.1, park_after=0.05)):
+        run = train.start(1)
+        wait_until(lambda: bool(app.store.attempts(run.id)), 20)
+        out = cli.without_code("doctor", code=1).out
+        assert "no worker serves queue 'gpu': 1 step waits" in out
+        assert "worker --executor-only --queues gpu" in out
+        assert "no worker serves queue 'gpu'" in cli.without_code("runs", "show", run.id).out
+        (step,) = run.steps
+        assert (step.name, step.state) == ("train", "PENDING")
+        with app.executor(["gpu"]):
+            assert run.result(timeout=20) == 2
+            table = cli.without_code("workers").out
+            assert [line.split()[1:3] for line in table.splitlines()] == [
+                ["engine", "default"],
+                ["executor", "gpu"],
+            ]
+            kinds = {worker["kind"]: worker["queues"] for worker in cli.without_code("workers", "--json").json}
+            assert kinds == {"engine": ["default"], "executor": ["gpu"]}
+            assert "1 engine and 1 executor alive" in cli.without_code("doctor").out
+    assert "no worker of app 'small' is there" in cli.without_code("workers").out
+    app.close()

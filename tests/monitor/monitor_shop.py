@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast import App, hook, sleep, this_step, wf
+from holdfast import App, define_hook, hook, saga, sleep, this_step, wf
 
 app = App("shop")
 NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -63,3 +65,44 @@ async def nasty(text: str) -> str:
 @app.workflow(schedule="0 2 * * *")
 async def nightly() -> int:
     return add(1)
+
+
+@dataclass
+class Decision:
+    approved: bool
+    note: str = ""
+
+
+decision = define_hook("decision", Decision)
+
+
+@app.workflow
+async def decides() -> bool:
+    answer = await decision()
+    return answer.approved
+
+
+@app.workflow
+async def fans(count: int) -> int:
+    first = add(1)
+    done = await asyncio.gather(*(add.submit(i) for i in range(count)))
+    return first + len(done)
+
+
+@app.workflow
+async def undone() -> None:
+    async with saga() as s:
+        await s.step(add, 1, compensate=add)
+        s.step(explode, "no room")
+
+
+@app.step
+def tells(secret: str) -> dict[str, str]:
+    this_step.stream({"card": secret})
+    return {"card": secret, "name": "ann"}
+
+
+@app.workflow
+def hides(secret: str) -> dict[str, str]:
+    wf.set_data("card", secret)
+    return tells(secret)

@@ -7,16 +7,26 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from monitor_server import serving
-from monitor_shop import NASTY, asks, fails, nasty, sleeps, total
+from monitor_shop import NASTY, asks, decides, fails, fans, nasty, sleeps, total
+from msgspec import Raw
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from holdfast import App
+from holdfast.core import events as ev
+from holdfast.engine.records import to_record
 from holdfast.monitor import monitor
+from holdfast.ports import NewRun
 
 TOKEN = "a-token-of-the-tests"
+PLACES = [
+    "workflows/runs", "workflows/runs?q=status:failed", "workflows/runs/good", "workflows/runs/bad?view=graph",
+    "workflows/runs/good?view=events&event=2", "workflows/runs/good?view=statuses", "workflows/", "workflows/?name=total",
+    "workers", "schedules", "hooks", "failures", "invocations", "timeline", "import",
+]  # fmt: skip
 CHROMIUM = os.environ.get("HOLDFAST_BROWSER") or shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.usefixtures("worker")
 
@@ -126,16 +136,123 @@ def test_a_page_goes_on_after_the_server_was_away(browser: Browser, shop: App) -
     page.context.close()
 
 
-@pytest.mark.parametrize(
-    "path", ["workflows/runs", "workflows/runs/good", "workflows/", "workers", "schedules", "hooks"]
-)
-def test_nothing_is_wider_than_a_small_screen(browser: Browser, url: str, path: str) -> None:
+def test_nothing_is_wider_than_a_small_screen(browser: Browser, url: str) -> None:
     total.options(id="good").start(1).result(timeout=20)
+    fails.options(id="bad").start("x").result(timeout=20, propagate=False)
     asks.options(id="a").start("ann")
-    page = open_page(browser, url, f"/{path}", viewport={"width": 360, "height": 720})
-    expect(page.get_by_role("heading", level=1)).to_be_visible()
-    expect(page.locator(".live.is-live")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page = open_page(browser, url, viewport={"width": 360, "height": 720})
+    for path in PLACES:
+        page.goto(f"{url}/{path}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator(".loading")).to_have_count(0)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+    done(page)
+
+
+def test_nobody_is_kept_out_by_how_a_page_is_made(browser: Browser, url: str) -> None:
+    """What axe finds: names of controls, roles, contrast, in both themes."""
+    total.options(id="good").start(1).result(timeout=20)
+    fails.options(id="bad").start("x").result(timeout=20, propagate=False)
+    asks.options(id="a").start("ann")
+    axe = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+    ask = "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then(found => found.violations)"
+    for theme, places in (("light", PLACES), ("dark", ["workflows/runs", "workflows/runs/bad", "failures"])):
+        page = open_page(browser, url, color_scheme=theme, bypass_csp=True, reduced_motion="reduce")
+        for path in places:
+            page.goto(f"{url}/{path}")
+            expect(page.get_by_role("heading", level=1)).to_be_visible()
+            expect(page.locator(".loading")).to_have_count(0)
+            page.evaluate(axe)
+            found = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in page.evaluate(ask)]
+            assert found == [], f"{path}, {theme}"
+        done(page)
+
+
+def test_a_graph_is_drawn_and_its_fan_opens_with_the_keyboard(browser: Browser, url: str) -> None:
+    fans.options(id="wide").start(12).result(timeout=20)
+    page = open_page(browser, url, "/workflows/runs/wide?view=graph")
+    page.get_by_role("button", name="add × 13").focus()
+    page.keyboard.press("Enter")
+    steps = page.get_by_role("button", name="add, step, Success")
+    expect(steps).to_have_count(13)
+    steps.first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("complementary", name="Step add")).to_contain_text("Called with")
+    done(page)
+
+
+def test_runs_that_failed_alike_are_retried_together(browser: Browser, url: str) -> None:
+    runs = [fails.options(id=f"f{i}").start(f"no address for {i}") for i in range(3)]
+    for run in runs:
+        run.result(timeout=20, propagate=False)
+    page = open_page(browser, url, "/failures")
+    page.get_by_role("button", name="Retry all 3…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("3 runs")
+    dialog.get_by_role("button", name="Retry 3").click()
+    expect(page.get_by_text("3 runs are asked to be retried.")).to_be_visible(timeout=20_000)
+    done(page)
+    for run in runs:
+        while "AttemptStarted" not in [event.kind for event in run.history()]:
+            time.sleep(0.02)
+
+
+def test_chosen_runs_are_cancelled_after_their_number_was_told(browser: Browser, url: str) -> None:
+    runs = [sleeps.options(id=f"s{i}").start() for i in range(3)]
+    page = open_page(browser, url)
+    expect(page.get_by_role("row")).to_have_count(4)
+    for key in "jxjx":
+        page.keyboard.press(key)
+    page.get_by_role("button", name="Cancel…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("2 runs")
+    page.get_by_label("Why").fill("stocktaking")
+    page.get_by_role("button", name="Cancel 2").click()
+    expect(page.locator("tbody .state", has_text="Cancelled")).to_have_count(2, timeout=20_000)
+    assert runs[0].status != "CANCELLED"
+    done(page)
+
+
+def test_fifty_thousand_events_scroll(browser: Browser, url: str, shop: App) -> None:
+    now = shop.store.now()
+    first = ev.RunStarted(seq=1, ts=now, workflow="sleeps")
+    data = (ev.DataSet(seq=i, ts=now, cmd=f"1d{i}", cause=1, name="n", args=Raw(b"1")) for i in range(2, 50_001))
+    records = [to_record(event) for event in (first, *data)]
+    shop.store.create(
+        NewRun(id="long", workflow="nobody", records=records, wake_at=now + 10**12, created_at=now, fingerprint=b"")
+    )
+    page = open_page(browser, url, "/workflows/runs/long?view=events")
+    listed = page.get_by_role("listbox", name="50000 events")
+    expect(listed.get_by_role("option").first).to_contain_text("RunStarted", timeout=20_000)
+    listed.evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    expect(listed.locator("#event-50000")).to_contain_text("DataSet", timeout=20_000)
+    assert listed.get_by_role("option").count() < 150
+    listed.locator("#event-50000").click()
+    expect(page.get_by_role("complementary", name="Event 50000")).to_contain_text("RunStarted", timeout=20_000)
+    done(page)
+
+
+def test_a_run_from_a_file_is_shown(browser: Browser, url: str, shop: App, tmp_path: Path) -> None:
+    total.options(id="t").start(1).result(timeout=20)
+    file = tmp_path / "t.jsonl"
+    file.write_bytes(b"\n".join(shop.store.payloads("t")))
+    page = open_page(browser, url, "/import")
+    page.locator("input[type=file]").set_input_files(file)
+    expect(page.get_by_text("imported, not in this store")).to_be_visible()
+    page.get_by_role("link", name="Values").click()
+    expect(page.get_by_text("Result")).to_be_visible()
+    page.get_by_role("link", name="Events").click()
+    expect(page.get_by_role("option").first).to_contain_text("RunStarted")
+    done(page)
+
+
+def test_a_hook_with_a_type_is_answered_in_a_form(browser: Browser, url: str) -> None:
+    run = decides.options(id="d").start()
+    page = open_page(browser, url, "/hooks")
+    page.get_by_role("button", name="Answer…").click()
+    page.get_by_label("approved").check()
+    page.get_by_label("note").fill("fine")
+    page.get_by_role("button", name="Send the answer").click()
+    assert run.result(timeout=20) is True
     done(page)
 
 
@@ -168,7 +285,9 @@ def test_script_in_what_users_write_is_shown_and_never_run(browser: Browser, url
     for path in ("", "/held"):
         page.goto(f"{url}/workflows/runs{path}")
         expect(page.get_by_text(NASTY).first).to_be_visible(timeout=20_000)
-    for view in ("", "?view=events", "?view=values", "?view=family"):
+    page.goto(f"{url}/failures")
+    expect(page.get_by_text("onerror").first).to_be_visible(timeout=20_000)
+    for view in ("", "?view=graph", "?view=events", "?view=values", "?view=family", "?view=statuses"):
         page.goto(f"{url}/workflows/runs/{id.replace('<', '%3C').replace('/', '%2F')}{view}")
         expect(page.get_by_text("onerror").first).to_be_visible(timeout=20_000)
         assert page.evaluate("document.querySelectorAll('#root script, #root img[src=x]').length") == 0

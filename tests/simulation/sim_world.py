@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from sim_parts import SeamStore, SimulatedClock, SimulatedExecutor, SimulatedNotifier
-from sim_programs import NEWER, Fails, Generator, Op, expected, hooks_of, make_app, matches
+from sim_programs import NARROW, NEWER, Fails, Generator, Op, expected, hooks_of, make_app, matches
 
 from holdfast import App
 from holdfast.api.client import Client
@@ -24,10 +24,11 @@ from holdfast.api.handles import Which
 from holdfast.api.options import StartOptions
 from holdfast.core import events as ev
 from holdfast.engine.engine import Arrival, DeclaredDead, Engine, Hint, Report, Stop, Wake
+from holdfast.engine.puller import Puller
 from holdfast.engine.run import BEFORE_THE_CODE
 from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, RunError, StoreBusyError, StoreError, StoreUnavailableError
-from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, Status, Topic
+from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, Topic
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.world import replay
 
@@ -36,6 +37,8 @@ PROGRAMS = 12
 """So many in one world."""
 PATIENCE = 600.0
 """Simulated seconds after the last trouble within which every run has to end."""
+ELSEWHERE = 0.3
+"""The share of worlds in which engines leave all steps to executors."""
 BUSY = 40_000
 """So many things don't happen in that time, unless an engine turns without anything to do."""
 APPS = {build: make_app(build) for build in ("one", "two")}
@@ -63,9 +66,9 @@ class Violation(BaseException):
 
 
 class Host:
-    """One process: an engine and its executor, until it crashes or stops."""
+    """One process: an engine and its executor, until it crashes or stops; or only an executor, of attempts of others."""
 
-    def __init__(self, world: World, number: int, build: str) -> None:
+    def __init__(self, world: World, number: int, build: str, pulls: bool = False) -> None:
         self.world = world
         self.number = number
         self.app: App = APPS[build]
@@ -79,17 +82,21 @@ class Host:
         self.arrivals: list[Arrival] = []
         self.executor = SimulatedExecutor(world, self)
         settings = Settings(lease=LEASE, beat=BEAT, max_live=world.max_live, claim=world.claim)
-        self.engine = Engine(
-            self.app, SeamStore(world, self), self.executor, SimulatedNotifier(world, self), world.clock, build, settings,  # type: ignore[arg-type]
-            isolate=False, new_id=self._new_id,
-        )  # fmt: skip
+        self.pulls = pulls
+        parts = (self.app, SeamStore(world, self), self.executor, SimulatedNotifier(world, self), world.clock, build)
+        self.engine: Any
+        if pulls:
+            self.engine = Puller(*parts, [""], world.room, settings, new_id=self._new_id)  # type: ignore[arg-type]
+        else:
+            queues = [] if world.elsewhere else [""]
+            self.engine = Engine(*parts, settings, isolate=False, new_id=self._new_id, queues=queues)  # type: ignore[arg-type]
         self.wakes_at = 0.0
         self.due: int | None = None
         self.beats_at = 0.0
         self._last = 0
 
     def __repr__(self) -> str:
-        return f"E{self.number}"
+        return f"{'X' if self.pulls else 'E'}{self.number}"
 
     def _new_id(self) -> str:
         self.workers.append(f"{self}.{len(self.workers)}")
@@ -164,6 +171,7 @@ class Ledger:
     def __init__(self, world: World) -> None:
         self._world = world
         self.begun: dict[tuple[str, str, int], list[Begun]] = {}
+        self._steps: dict[tuple[str, str], str] = {}
 
     def begins(self, host: Host, attempt: Attempt) -> None:
         world, store = self._world, self._world.store
@@ -171,6 +179,9 @@ class Ledger:
         row = store.get(attempt.run_id)
         history = [ev.from_json(payload) for payload in store.payloads(attempt.run_id)]
         what = f"{attempt.step} {attempt.cmd} of {attempt.run_id}, attempt {attempt.number}, on {worker}"
+        if host.pulls:
+            self._begins_elsewhere(host, attempt, row, history, what)
+            return
         if row is None or row.status in (*FINAL, Status.PAUSED, Status.STUCK):
             raise Violation(f"{what} begins though its run is {row and row.status}")
         if row.owner != worker:
@@ -185,6 +196,7 @@ class Ledger:
         if any(e.attempt >= attempt.number for e in tried):
             raise Violation(f"{what} begins after that attempt has failed")
         key = (attempt.run_id, attempt.cmd, attempt.number)
+        self._steps[attempt.run_id, attempt.cmd] = attempt.step
         earlier = self.begun.setdefault(key, [])
         alive = {one.id for one in store.workers()}
         for number, one in enumerate(earlier):
@@ -199,6 +211,59 @@ class Ledger:
                 continue  # it was let go while that one executed
             raise Violation(f"{what} begins though {one.worker} had begun it, which {one.end or 'still executes it'}")
         earlier.append(Begun(host, worker, world.clock.now()))
+        if "narrow" in (attempt.step, attempt.workflow.partition("_")[0]):
+            self._check_limits(alive)
+
+    def _check_limits(self, alive: set[str]) -> None:
+        """What is under way of that which is limited. What was cancelled, or is done elsewhere meanwhile, no longer counts;
+        nor does what a worker does that all others take for dead."""
+        under_way = {
+            (run_id, cmd)
+            for (run_id, cmd, _), begun in self.begun.items()
+            if any(not one.end and not one.host.is_gone and one.worker in alive for one in begun)
+            and self._steps.get((run_id, cmd)) == "narrow"
+            and not self._has_ended(run_id, cmd)
+        }
+        runs = [
+            row
+            for row in self._world.store.runs(_ALL)
+            if row.workflow == "narrow_program"
+            and row.status in (Status.RUNNING, Status.WAITING)
+            and row.owner in alive
+        ]
+        begun_runs = [row for row in runs if len(self._world.store.payloads(row.id)) > 1]
+        for what, found in (("steps", under_way), ("runs", begun_runs)):
+            if len(found) > NARROW:
+                raise Violation(f"{len(found)} {what} are under way at once, and {NARROW} may be: {found}")
+
+    def _has_ended(self, run_id: str, cmd: str) -> bool:
+        history = map(ev.from_json, self._world.store.payloads(run_id))
+        return any(isinstance(e, (*STEP_ENDS, ev.StepCancelled)) and e.cmd == cmd for e in history)
+
+    def _begins_elsewhere(
+        self, host: Host, attempt: Attempt, row: RunRow | None, history: list[ev.AnyEvent], what: str
+    ) -> None:
+        """An executor begins what it has claimed. That the run has ended or dropped the step meanwhile it learns later."""
+        store = self._world.store
+        held = host.engine.inflight.get(attempt.token)
+        if held is None:
+            raise Violation(f"{what} begins though nobody has claimed it")
+        there = {one.token: one.worker for one in store.attempts(attempt.run_id)}
+        if there.get(held.token, held.worker) != held.worker:
+            raise Violation(f"{what} begins though it was claimed by {there[held.token]}")
+        if int(CAUSE.findall(attempt.cmd)[-1]) > len(history):
+            raise Violation(f"{what} begins before what led to it is committed")
+        ended = [e for e in history if isinstance(e, STEP_ENDS) and e.cmd == attempt.cmd]
+        if ended:
+            raise Violation(f"{what} begins after its outcome was recorded: {ended[0]}")
+        earlier = self.begun.setdefault((attempt.run_id, attempt.cmd, attempt.number), [])
+        alive = {one.id for one in store.workers()}
+        for one in earlier:
+            if attempt.step == "once":
+                raise Violation(f"{what} begins though it had begun on {one.worker} and is executed at most once")
+            if not (one.host.is_gone or one.end in ("lost", "interrupted") or one.worker not in alive):
+                raise Violation(f"{what} begins though {one.worker} had begun it, which {one.end or 'executes it'}")
+        earlier.append(Begun(host, held.worker, self._world.clock.now()))
 
     def ended(self, host: Host, attempt: Attempt, how: str) -> None:
         own = [one for one in self.begun[attempt.run_id, attempt.cmd, attempt.number] if one.host is host]
@@ -258,6 +323,10 @@ class World:
         self.may_be_stuck = ("lost",) if len(self.builds) == 1 else ("lost", "unknown")
         self.slow = often(0.1, 0.4)
         self.is_quiet = False
+        # By a chance of its own, so that the other worlds stay as they are.
+        apart = Random(f"elsewhere {seed}")
+        self.elsewhere = apart.random() < ELSEWHERE
+        self.room = apart.choice((1, 4, 100))
         generator = Generator(chance)
         self.roots = [self._root(number, *generator.program()) for number in range(programs)]
 
@@ -345,8 +414,11 @@ class World:
 
     # -- coming and going
 
-    def start_host(self) -> None:
-        host = Host(self, next(self._numbers), self.chance.choice(self.builds))
+    def start_host(self, pulls: bool | None = None) -> None:
+        if self.elsewhere and pulls is None:
+            missing = [each for each in (False, True) if all(host.pulls != each for host in self.hosts)]
+            pulls = self.chance.choice(missing or [False, True])
+        host = Host(self, next(self._numbers), self.chance.choice(self.builds), bool(pulls))
         self.note(f"{host} starts ({host.build})")
         self.hosts.append(host)
         host.turns += 1
@@ -476,7 +548,7 @@ class World:
     def _trouble(self) -> bool:
         chance = self.chance
         luck = chance.random()
-        if not self.hosts or luck < 0.001:
+        if len(self.hosts) < 1 + self.elsewhere or luck < 0.001:
             if len(self.hosts) < 4:
                 self.start_host()
                 return True
@@ -583,7 +655,8 @@ class World:
             for live in host.engine.runs.values():
                 if live.execution is not None:
                     live.execution.evict()
-            host.engine._home.greenlets.close()
+            if not host.pulls:
+                host.engine._home.greenlets.close()
         self.store.close()
 
     def _calm_down(self) -> None:
@@ -597,7 +670,9 @@ class World:
             host.frozen_until = 0.0
             if host.build not in self.builds:
                 host.arrivals.append(Stop(1.0))
-        self.start_host()
+        self.start_host(pulls=False)
+        if self.elsewhere:
+            self.start_host(pulls=True)
         for root in self.roots:
             if not root.is_started:
                 self._start(root)
@@ -656,6 +731,9 @@ class World:
             self._check_end(root)
         for run in self.client.runs(_ALL):
             self._check_history(run.id)
+        left = [use for use in self.store.limits(5) if use.in_use or use.waiting]
+        if left:
+            raise Violation(f"all runs have ended, and slots are left: {left}")
 
     def _check_end(self, root: Root) -> None:
         row = self.client.row(Which(root.id))

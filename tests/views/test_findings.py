@@ -7,7 +7,7 @@ from typing import Any
 from view_histories import SECOND, T0, numbered, row_of, worker
 
 from holdfast.core import events as ev
-from holdfast.ports import RunRow, ScheduleRow, Status
+from holdfast.ports import QueueRow, RunRow, ScheduleRow, Status
 from holdfast.views.findings import Finding, Snapshot, findings_of
 
 NOW = T0 + 60 * SECOND
@@ -67,3 +67,27 @@ def test_builds_that_differ_are_noted() -> None:
     assert [finding.text for finding in findings_of(seen) if finding.level == "note"] == [
         "the code here is build c, which no worker runs"
     ]
+
+
+def test_a_queue_that_no_worker_serves_is_told_with_the_command_that_starts_one() -> None:
+    engine, executor = worker(names=("buy",)), worker("x1", names=())
+    executor.kind, executor.queues, executor.steps = "executor", ["gpu"], ["train"]
+    queues = [
+        QueueRow(queue="", waiting=1, since=T0, claimed=0), QueueRow(queue="gpu", waiting=9, since=T0, claimed=2),
+        QueueRow(queue="mail", waiting=2, since=T0, claimed=0), QueueRow(queue="ftp", waiting=0, since=None, claimed=1),
+    ]  # fmt: skip
+    first, second = bad(workers=[engine, executor], queues=queues)
+    assert first.text == "no worker serves queue 'default': 1 step waits, the first for 1m00s"
+    assert second.text == "no worker serves queue 'mail': 2 steps wait, the first for 1m00s"
+    assert second.command == ("worker", "--executor-only", "--queues", "mail")
+
+
+def test_engines_and_executors_are_told_apart() -> None:
+    executor = worker("x1", names=())
+    executor.kind, executor.queues = "executor", ["gpu", ""]
+    (alive, *_) = findings_of(Snapshot(now=NOW, workers=[worker(names=("buy",)), executor]))
+    assert alive.text == "1 engine and 1 executor alive"
+    assert [item.rpartition(", ")[2] for item in alive.items] == ["knows buy", "default"]
+    assert "executes steps of: gpu, default" in alive.items[1]
+    (nobody,) = bad(workers=[executor])
+    assert nobody.text == "no engine is alive, so no run goes on; alive: 1 executor"

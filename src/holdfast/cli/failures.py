@@ -102,6 +102,8 @@ def _failure(error: Exception) -> Failure:
         return Conflict(f"{text}; `{command('schedules', 'show', error.name)}` says more")
     if isinstance(error, e.HookNotFoundError | e.UnknownNameError):
         return NotFound(text)
+    if isinstance(error, e.RequestRefusedError):
+        return Conflict(text)
     if isinstance(error, e.RunStuckError):
         return RunFailed(f"{text}; `{command('runs', 'resume', error.run_id)}` once that is corrected")
     if isinstance(error, e.RunError):

@@ -29,8 +29,9 @@ from holdfast.cli.target import Target, one_run, open_target, run_ids
 from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
 from holdfast.durations import to_us
-from holdfast.ports import FINAL, RunQuery, RunRow, Status
+from holdfast.ports import FINAL, RunRow, Status
 from holdfast.views.details import read_details, read_outcome
+from holdfast.views.filters import parse_filter
 from holdfast.views.reading import RunTree
 from holdfast.views.summaries import event_summary, run_summary
 from holdfast.views.times import SECOND, ago, clock, iso, length
@@ -39,6 +40,7 @@ from holdfast.views.why import why
 
 
 @click.command("list")
+@click.argument("terms", nargs=-1, metavar="[FILTER]...")
 @click.option(
     "--status", "statuses", multiple=True, type=click.Choice([*Status], case_sensitive=False),
     help="Only runs of this status; may be given several times.",
@@ -57,6 +59,7 @@ from holdfast.views.why import why
 @click.pass_context
 def list_runs(
     context: click.Context,
+    terms: tuple[str, ...],
     statuses: tuple[str, ...],
     workflow: str | None,
     parent: str | None,
@@ -67,21 +70,20 @@ def list_runs(
     after: int | None,
     as_json: bool,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first. FILTER is what the monitor's filter is: status:failed workflow:order* data.customer=42
+    'started:<1h'; options say the same, and narrow it down."""
     target = open_target(context)
     store = target.store
+    query = parse_filter(" ".join(terms), store.now(), target.app.codec.encode)
     equal, spans = data_terms(target.app.codec, data)
-    query = RunQuery(
-        statuses=[str(status) for status in statuses],
-        workflow=workflow,
-        parent=None if parent is None else target.find(parent).id,
-        since=None if since is None else _moment(since, store.now()),
-        data=equal,
-        spans=spans,
-        schedule=schedule,
-        after=after,
-        limit=limit + 1,
-    )
+    query.statuses = [*query.statuses, *map(str, statuses)]
+    query.data, query.spans = query.data | equal, (*query.spans, *spans)
+    query.workflow, query.schedule = workflow or query.workflow, schedule or query.schedule
+    query.after, query.limit = after, limit + 1
+    if parent is not None:
+        query.parent = target.find(parent).id
+    if since is not None:
+        query.since = _moment(since, store.now())
     rows = store.runs(query)
     more, rows = len(rows) > limit, rows[:limit]
     now = store.now()
@@ -90,7 +92,8 @@ def list_runs(
     else:
         _print_runs(target, rows, now)
     if not rows:
-        note("no run matches" if any((statuses, workflow, parent, since, data, schedule, after)) else "no runs yet")
+        narrowed = any((terms, statuses, workflow, parent, since, data, schedule, after))
+        note("no run matches" if narrowed else "no runs yet")
     elif more:
         note(f"more: add --after {rows[-1].no}")
 

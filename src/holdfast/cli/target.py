@@ -103,7 +103,7 @@ def open_target(context: click.Context, *, needs_code: str = "", may_create: boo
     logging.getLogger("holdfast").addHandler(logging.NullHandler())  # a command says itself what there is to say
     target = _choose(context.find_root(), needs_code)
     if not may_create:
-        _must_exist(target.app.store_url, target)
+        must_exist(target.app.store_url, target)
     return target
 
 
@@ -127,7 +127,7 @@ def _choose(root: click.Context, needs_code: str = "") -> Target:
 
 
 def _only_app(url: str) -> str:
-    _must_exist(url, None)
+    must_exist(url)
     store, notifier = open_store("", url, SystemClock())
     try:
         names = store.apps()
@@ -141,7 +141,7 @@ def _only_app(url: str) -> str:
     usage(f"{url} holds the apps {', '.join(names)}; choose one: holdfast --store {url} --app-name {names[0]} ...")
 
 
-def _must_exist(url: str, target: Target | None) -> None:
+def must_exist(url: str, target: Target | None = None) -> None:
     """Looking must not leave an empty store behind in a folder where there is none."""
     if "://" in url and not url.startswith("sqlite:///"):
         return

@@ -77,7 +77,7 @@ FROZEN = 30.0
 """Seconds of computing without any of Python running after which a worker ends itself: three leases."""
 
 
-def _end_if_frozen() -> None:
+def end_if_frozen() -> None:
     """Native code that computes without letting go of the interpreter keeps all of Python from running, the watchdog too.
     Others have taken the runs over by then, and nobody but the kernel can end this process: by a timer of its computing
     time, that a thread sets again and again. A process that is stopped, or waits for its store, computes nothing. Where
@@ -164,6 +164,16 @@ def _end_within(seconds: float, code: int) -> None:
     threading.Thread(target=end, name="holdfast-end", daemon=True).start()
 
 
+def prepare_process() -> None:
+    """For an engine, in a process of our own."""
+    # One CPU-bound step must not hold up the engine's commits.
+    sys.setswitchinterval(0.0005)
+    # Runs in memory are many small objects that live long: looking at all of them often costs a fifth of the speed.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
 @click.command()
 @click.option(
     "--queues", metavar="NAME,...", default=DEFAULT_QUEUE, show_default=True, envvar="HOLDFAST_QUEUES",
@@ -221,9 +231,10 @@ def worker(
     health: str | None,
     version: str | None,
 ) -> None:
-    """Run an engine: claim runs, execute their steps. With --executor-only, execute steps for engines elsewhere. Stop it
-    with Ctrl-C, SIGTERM or SIGHUP: steps may finish for the grace period. A second Ctrl-C or SIGTERM ends it at once. Exit
-    code 5 if the store was deleted or replaced meanwhile."""
+    """Run an engine: claim runs, execute their steps. With --executor-only, execute steps for engines elsewhere. Of an app
+    on Celery, run a Celery worker with an engine beside it. Stop it with Ctrl-C, SIGTERM or SIGHUP: steps may finish for
+    the grace period. A second Ctrl-C or SIGTERM ends it at once. Exit code 5 if the store was deleted or replaced
+    meanwhile."""
     if executor_only and engine_only:
         raise click.UsageError("--executor-only and --engine-only leave nothing to do; give one of them")
     here = [queue.strip() for queue in queues.split(",") if queue.strip()]
@@ -235,12 +246,10 @@ def worker(
     app = open_target(context, needs_code="a worker", may_create=True).app
     if version:
         app.version = version
-    # One CPU-bound step must not hold up the engine's commits.
-    sys.setswitchinterval(0.0005)
-    # Runs in memory are many small objects that live long: looking at all of them often costs a fifth of the speed.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    if app.on_celery and not executor_only and not engine_only:
+        _run_celery(context, app, here, concurrency, log_level)
+        return
+    prepare_process()
     metrics = metrics_of(app.instruments) if endpoint is not None else None
     hosts = _hosts(app, here, executor_only, engine_only, concurrency, processes)
     stopping = Stopping(hosts, grace)
@@ -253,7 +262,7 @@ def worker(
         logging.getLogger("holdfast").info("health at %s", endpoint.url)
     for host in hosts:
         logging.getLogger("holdfast").info("%s", _introduced(host, app))
-    _end_if_frozen()
+    end_if_frozen()
     _run_all(hosts, grace)
     failed = any(host.failure is not None for host in hosts)
     code = UNREACHABLE if failed else OK
@@ -264,6 +273,29 @@ def worker(
         context.exit(code)
     for host in hosts:
         logging.getLogger("holdfast").info("worker %s has stopped", host.worker_id)
+
+
+def _run_celery(context: click.Context, app: App, queues: list[str], concurrency: int, log_level: str) -> None:
+    """A Celery worker, with an engine beside it. What was not said is as Celery has it."""
+
+    def was_said(option: str) -> bool:
+        return context.get_parameter_source(option) != click.core.ParameterSource.DEFAULT
+
+    if was_said("health"):
+        raise click.UsageError(
+            "--health is for an engine: run that apart, with `worker --engine-only --health ...`, beside Celery workers with "
+            "HOLDFAST_ENGINE=off; or ask Celery with `celery inspect ping`"
+        )
+    if app.version:
+        os.environ["HOLDFAST_VERSION"] = app.version  # for the process of the engine
+    celery = app.celery
+    arguments = ["worker", "--loglevel", log_level.upper()]
+    if was_said("concurrency"):
+        arguments += ["--concurrency", str(concurrency)]
+    if was_said("queues"):
+        default = celery.conf.task_default_queue
+        arguments += ["--queues", ",".join(default if queue == DEFAULT_QUEUE else queue for queue in queues)]
+    celery.worker_main(arguments)
 
 
 def _hosts(

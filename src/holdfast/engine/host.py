@@ -81,6 +81,7 @@ class Host:
             self._arrivals.put, self._report, functools.partial(engine.membership.may_begin, self._declared_dead)
         )
         self._report_worker("worker_started")
+        engine.reporter.broadcast.look(self._say_hello)
         self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
         self._heart.start()
 
@@ -103,6 +104,10 @@ class Host:
     def stop(self, grace: float | None = None) -> None:
         """Stop claiming, let steps finish for `grace` seconds, then release every run."""
         self._arrivals.put(Stop(self.engine.settings.grace if grace is None else grace))
+
+    def put(self, arrival: Any) -> None:
+        """Give the engine something to take in its next turn."""
+        self._arrivals.put(arrival)
 
     def wake(self) -> None:
         """Let the engine look at everything."""

@@ -33,6 +33,7 @@ from holdfast.ports import (
     Clock,
     EndedAttempt,
     Executor,
+    Message,
     Notifier,
     Outcome,
     Store,
@@ -106,7 +107,8 @@ class Puller:
         self._ended: dict[str, list[EndedAttempt]] = {}
         self._given_back: dict[str, list[str]] = {}
         self._reports: dict[tuple[str, str, str], bytes] = {}
-        self._items: list[tuple[Attempt, int, bytes]] = []
+        self._items: list[Message] = []
+        self._streamed = itertools.count(1)
         self._show_from = 0.0
         self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
 
@@ -204,6 +206,8 @@ class Puller:
             self._end(held, outcome)
 
     def _end(self, held: Held, outcome: Outcome) -> None:
+        if self.reporter.broadcast.is_on and outcome.started:
+            self.reporter.broadcast.began(held.attempt, outcome.started)
         message = outcome_message(held.attempt.run_id, outcome, held.worker, held.token)
         self._ended.setdefault(held.worker, []).append(EndedAttempt(held.token, message))
         self._reports.pop((held.worker, held.token, "progress"), None)
@@ -216,9 +220,14 @@ class Puller:
         if held is None:
             return
         if report.kind == "stream":
-            self._items.append((held.attempt, self.store.now(), report.value))
+            message = stream_message(held.attempt, self.store.now(), report.value)
+            message.dedupe = f"stream:{held.token}:{next(self._streamed)}"  # it may have to be posted again
+            self._items.append(message)
         else:
             self._reports[held.worker, held.token, report.kind] = report.value
+            if report.kind == "progress" and self.reporter.is_on:
+                began = self.executor.started_at(report.attempt.token) or self.store.now()
+                self.reporter.progressed(held.attempt, began, report.value)
 
     def _stop(self, grace: float) -> None:
         """Claim no more, and give back what has not begun."""
@@ -250,8 +259,10 @@ class Puller:
         if self._reports:
             self._tell_reports(mono)
         while self._items:
-            self._post(*self._items[0])
+            failpoints.hit("puller.before_post")
+            self.store.post(self._items[0])
             del self._items[0]
+            self._ring(Topic.INBOX)
         while self._given_back:
             worker, tokens = next(iter(self._given_back.items()))
             self.store.release_attempts(worker, tokens)
@@ -278,14 +289,6 @@ class Puller:
         if self._reports:
             self.agenda.set("show", self._show_from)
 
-    def _post(self, attempt: Attempt, ts: int, item: bytes) -> None:
-        if not attempt.streams_as:  # an execution that was cut short may have streamed, under the same number
-            streamed = self.store.streamed(attempt.run_id).get(attempt.cmd, 0)
-            attempt.streams_as = max(attempt.number, streamed + 1)
-        failpoints.hit("puller.before_post")
-        self.store.post(stream_message(attempt, ts, item))
-        self._ring(Topic.INBOX)
-
     def _ring(self, topic: Topic) -> None:
         failpoints.hit("puller.before_ring")
         self.notifier.ring(topic)
@@ -305,15 +308,20 @@ class Puller:
             logger.warning("sweep failed, trying again: %s", error)
 
     def _look_whether_wanted(self) -> None:
-        """Interrupt the code of attempts whose rows are gone: their runs have ended, or others were given them."""
+        """Interrupt the code of attempts whose rows are gone: their runs have ended, or others were given them. Give back
+        what this worker has claimed without knowing: the answer of the store was lost."""
         if self._are_all_wanted:
             return
-        for worker in {held.worker for held in self.inflight.values()}:
+        for worker in {self.me.worker, *(held.worker for held in self.inflight.values())}:
             wanted = self.store.held_attempts(worker)
-            for token, held in list(self.inflight.items()):
-                if held.worker == worker and held.token not in wanted:
-                    del self.inflight[token]
+            mine = {token: held for token, held in self.inflight.items() if held.worker == worker}
+            for token, held in mine.items():
+                if held.token not in wanted:
                     self.executor.cancel(token)
+                    del self.inflight[token]
+            if unknown := wanted - {held.token for held in mine.values()}:
+                self.store.release_attempts(worker, sorted(unknown))
+                self._is_stale = True
         self._are_all_wanted = True
 
     # -- what comes next
@@ -345,7 +353,7 @@ class Puller:
             attempts.append(attempt)
         failpoints.hit("puller.before_hand_over")
         if self.reporter.is_on:
-            self.reporter.handed_over(attempts, self.store.now())
+            self.reporter.received(attempts, self.store.now())
         self.executor.submit(attempts)
         failpoints.hit("puller.after_hand_over")
 

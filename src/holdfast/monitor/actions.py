@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from holdfast.api.bulk import SUITABLE, act_on, act_on_page, suitable
 from holdfast.api.client import Client
 from holdfast.api.handles import Run
+from holdfast.api.selection import Action, act_on, act_on_page, applicable
 from holdfast.app import App
 from holdfast.monitor.resources import COUNTED, Resources
 from holdfast.ports import RunQuery
@@ -113,40 +113,37 @@ _ACTIONS: dict[str, Act] = {
     "trigger_schedule": _trigger_schedule,
 }
 NAMES = tuple(_ACTIONS)
-BULK = tuple(SUITABLE)
+BULK: tuple[Action, ...] = get_args(Action)
 
 
 # -- many runs
 
 
-def preview(resources: Resources, name: str, filter: str) -> dict[str, Any]:
+def preview(resources: Resources, name: Action, filter: str) -> dict[str, Any]:
     """How many runs it would be done to, by status; `upto` keeps those out that begin later."""
-    query = suitable(resources.query_of(filter), name)
+    query = applicable(resources.query_of(filter), name)
     newest = resources.store.runs(msgspec.structs.replace(query, limit=1)) if query is not None else []
     if query is None or not newest:
         return {"count": 0, "more": False, "statuses": {}, "upto": 0}
-    counts = resources.store.counts(query, COUNTED)
-    counts = {status: n for status, n in counts.items() if n and status in query.statuses}
+    counts = {status: n for status, n in resources.store.counts(query, COUNTED).items() if n}
     most = COUNTED if query == RunQuery(statuses=query.statuses) else resources.counted_of(query) // len(query.statuses)
     more = any(n >= most for n in counts.values())
     return {"count": sum(counts.values()), "more": more, "statuses": counts, "upto": newest[0].no}
 
 
-def carry_out_for_many(app: App, resources: Resources, name: str, body: bytes, by: str) -> dict[str, Any]:
+def carry_out_for_many(app: App, resources: Resources, name: Action, body: bytes, by: str) -> dict[str, Any]:
     order = _read(name, body, BulkOrder)
     client = Client(app, app.store, app.notifier, by)
-    if order.fingerprint:
-        ids = resources.run_ids_of_failure(order.q, order.fingerprint)
-        rows = [row for row in map(app.store.get, ids) if row is not None and row.status in SUITABLE[name]]
-        batch = act_on(client, rows, name, order.reason)
-    elif order.ids:
+    after = None
+    if order.fingerprint or order.ids:
         if len(order.ids) > SELECTED:
             raise Refusal(f"at most {SELECTED} runs can be named; give a filter")
-        batch = act_on(client, [resources.row(run_id) for run_id in order.ids], name, order.reason)
+        ids = order.ids or resources.run_ids_of_failure(order.q, order.fingerprint)
+        acted = act_on(client, name, [resources.row(run_id) for run_id in ids], order.reason)
     else:
         if order.upto is None:
             raise Refusal("`upto` is missing: ask first how many runs there are, which says it")
         query = resources.query_of(order.q)
         query.after, query.limit = order.upto + 1 if order.after is None else order.after, IN_TURN
-        batch = act_on_page(client, query, name, order.reason)
-    return {"done": len(batch.done), "refused": dict(list(batch.refused.items())[:20]), "after": batch.after}
+        acted, after = act_on_page(client, name, query, order.reason)
+    return {"done": acted.done, "skipped": acted.skipped, "after": after}

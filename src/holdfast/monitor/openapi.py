@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from holdfast import __version__
-from holdfast.api.bulk import SUITABLE
+from holdfast.api.selection import APPLIES
 
 TEXT: dict[str, Any] = {"type": "string"}
 NUMBER: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": 10**17}
@@ -55,7 +55,7 @@ READING: dict[str, tuple[str, list[Parameter], dict[str, Any]]] = {
     "failures": ("failures that are alike, as one", [FILTER], {"groups": LIST, "count": NUMBER}),
     "workflows": ("what can be started, and how it went", [], {"workflows": LIST}),
     "workflow": ("one of them, with a grid of steps and runs", [NAME], {"name": TEXT, "grid": OBJECT}),
-    "workers": ("workers", [], {"workers": LIST}),
+    "workers": ("workers and queues", [], {"workers": LIST, "queues": LIST}),
     "schedules": ("schedules", [], {"schedules": LIST}),
     "hooks": ("hooks that wait for an answer", [], {"hooks": LIST}),
 }  # fmt: skip
@@ -83,14 +83,14 @@ def described(base: str) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (text, parameters, answer) in READING.items():
         paths[f"/api/{path}"] = {"get": _operation(text, answer, [_parameter(each) for each in parameters])}
-    for name in SUITABLE:
+    for name in APPLIES:
         answer = {"count": NUMBER, "more": {"type": "boolean"}, "statuses": OBJECT, "upto": NUMBER}
         preview = _operation(f"how many runs {name} would be done to", answer, [_parameter(FILTER)])
         order = {
             "q": TEXT, "ids": {"type": "array", "items": TEXT}, "fingerprint": TEXT, "reason": TEXT,
             "upto": NUMBER, "after": NUMBER,
         }  # fmt: skip
-        done = {"done": NUMBER, "refused": OBJECT, "after": MAYBE_NUMBER}
+        done = {"done": NUMBER, "skipped": NUMBER, "after": MAYBE_NUMBER}
         paths[f"/api/bulk/{name}"] = {
             "get": preview,
             "post": _acting(f"{name} many runs, a batch", name, order, [], done),

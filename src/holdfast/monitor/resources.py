@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from holdfast.api.forms import hook_schema
 from holdfast.app import App
 from holdfast.core import events as ev
+from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.registry import is_own
 from holdfast.errors import RunNotFoundError
 from holdfast.ports import FINAL, Query, RunQuery, RunRow, Status
-from holdfast.views.details import read_details
+from holdfast.views.details import RunSource, read_details
 from holdfast.views.failures import group_summary, read_failures
 from holdfast.views.filters import parse_filter
 from holdfast.views.graph import folded, graph_of
@@ -31,7 +32,7 @@ from holdfast.views.lanes import quantile, step_grid, worker_lanes
 from holdfast.views.reading import RunTree
 from holdfast.views.redaction import Redact, RedactingReader
 from holdfast.views.statuses import statuses_of
-from holdfast.views.steps import steps_of
+from holdfast.views.steps import StepView, steps_of
 from holdfast.views.summaries import (
     event_summary,
     hook_summaries,
@@ -144,15 +145,14 @@ class Resources:
         """All of a run that somebody has exported, as `run` and the others tell it of one that is here."""
         found = ImportedRun(text)
         summaries = [event_summary(payload, self.reader) for payload in found.payloads("")]
-        facts = self._run(found, found.row, found.events)  # type: ignore[arg-type]
+        facts = self._run(found, found.row, found.events)
         graph = self._graph(found.events, ())
         return {**facts, "imported": True, "all_events": summaries[:LOOKED_AT], "graph": graph}
 
-    def _run(self, store: Query, row: RunRow, events: Sequence[ev.AnyEvent]) -> dict[str, Any]:
+    def _run(self, store: RunSource, row: RunRow, events: Sequence[ev.AnyEvent]) -> dict[str, Any]:
         now = store.now()
-        facts = read_details(store, row, self.reader, self.app.max_attempts(), events)
-        steps = facts["steps"]
-        facts["steps"] = steps[:STEPS_SHOWN]
+        steps = steps_of(events)
+        facts = read_details(store, row, self.reader, self.app.max_attempts(), events, steps, STEPS_SHOWN)
         for hook in facts["hooks"]:
             hook["schema"] = hook_schema(self.app.hook_models, hook["name"])
         return {
@@ -161,15 +161,17 @@ class Resources:
             "durable": row.durable,
             "orders": store.orders(row.id),
             "logs": log_summaries(store.attributes(row.id, "logs"), self.reader),
-            "timeline": _timeline(events, row, now),
+            "timeline": _timeline(events, row, now, steps),
             "statuses": [
                 {"status": change.status, "at": iso(change.at), "reason": change.reason, "by": change.by,
                  "error": self.reader.error_text(change.error)}
                 for change in statuses_of(events, row)
             ],
-            "step_counts": dict(Counter(step["state"] for step in steps)),
-            "step_names": {state: [step["key"] or step["name"] for step in steps if step["state"] == state][:20]
-                           for state in ("STARTED", "RETRY", "FAILURE", "CANCELLED")},
+            "step_counts": dict(Counter(str(step.state) for step in steps)),
+            "step_names": {
+                state: [step.key or step.name for step in steps if step.state == state][:20]
+                for state in ("STARTED", "RETRY", "FAILURE", "CANCELLED")
+            },
             "streamed": bool(store.stream(row.id, 0, 1)),
         }  # fmt: skip
 
@@ -220,6 +222,7 @@ class Resources:
         if not payloads:
             raise RunNotFoundError(f"run {run_id!r} has no event {seq}", run_id=run_id)
         found = event_summary(payloads[0], self.reader)
+        found["clock"] = self.store.clocks(run_id, seq - 1).get(seq, 0)
         cause = found.get("cause") or 0
         before = self.store.payloads(run_id, cause - 1, (), cause) if cause else []
         led_to = [
@@ -265,7 +268,7 @@ class Resources:
         """All about one step: each attempt, with its error and where it was executed."""
         row = self.row(run_id)
         events = [ev.from_json(payload) for payload in self.store.payloads(run_id)]
-        step = next((step for step in steps_of(events) if step.cmd == cmd), None)
+        step = next((step for step in steps_of(_about(cmd, events)) if step.cmd == cmd), None)
         if step is None:
             raise RunNotFoundError(f"run {run_id!r} has no step {cmd!r}", run_id=run_id)
         workers = {worker.id: worker for worker in self.store.workers()}
@@ -371,7 +374,15 @@ class Resources:
             owned = store.runs(RunQuery(owner=worker.id, limit=COUNTED - 1))
             names = [name for name in worker.names if not is_own(name)]
             found.append({**worker_summary(worker, now), "names": names, "runs": len(owned)})
-        return {"workers": found, "now": iso(now)}
+        served = {queue for worker in found if worker["alive"] for queue in worker["queues"]}
+        queues = [
+            {
+                "name": row.queue or DEFAULT_QUEUE, "waiting": row.waiting, "since": iso(row.since),
+                "claimed": row.claimed, "served": (row.queue or DEFAULT_QUEUE) in served,
+            }
+            for row in store.queues()
+        ]  # fmt: skip
+        return {"workers": found, "queues": queues, "now": iso(now)}
 
     def schedules(self) -> dict[str, Any]:
         store = self.store
@@ -410,9 +421,19 @@ def doing(row: RunRow, now: int) -> str:
     return "" if row.status == Status.RUNNING or row.status in FINAL else why(row, now).text
 
 
-def _timeline(events: Sequence[ev.AnyEvent], row: RunRow, now: int) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(timeline_of(events, row, now))
-    return {**data, "lanes": data["lanes"][:LANES_SHOWN], "left_out": max(0, len(data["lanes"]) - LANES_SHOWN)}
+def _timeline(events: Sequence[ev.AnyEvent], row: RunRow, now: int, steps: Sequence[StepView]) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(timeline_of(events, row, now, steps, LANES_SHOWN))
+    return {**data, "left_out": max(0, len(steps) - LANES_SHOWN)}
+
+
+def _about(cmd: str, events: Sequence[ev.AnyEvent]) -> list[ev.AnyEvent]:
+    """Those events that tell of one command: of a long history they are few. Steps of a plan may be made of others."""
+    if any(isinstance(event, ev.Planned) for event in events):
+        return list(events)
+    own = [event for event in events if getattr(event, "cmd", "") == cmd]
+    wanted = {seq for event in own for seq in (event.seq, getattr(event, "cause", 0), getattr(event, "source", 0))}
+    always = ev.Beginning | ev.RunEnded | ev.RunTakenUp
+    return [event for event in events if event.seq in wanted or isinstance(event, always)]
 
 
 def _has_events(node: TraceNode) -> bool:

@@ -6,7 +6,7 @@ import html
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from starlette.applications import Starlette
@@ -17,6 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from holdfast import errors as e
+from holdfast.api.selection import Action
 from holdfast.app import App
 from holdfast.monitor.actions import BULK, NAMES, Refusal, carry_out, carry_out_for_many, preview
 from holdfast.monitor.changes import Changes, as_event
@@ -252,7 +253,7 @@ class Site:
 
     async def act_on_many(self, request: Request) -> Response:
         def carry(app: App, name: str, body: bytes, by: str) -> dict[str, Any]:
-            return carry_out_for_many(app, self.resources, name, body, by)
+            return carry_out_for_many(app, self.resources, cast("Action", name), body, by)
 
         return await self._act(request, BULK, carry)
 

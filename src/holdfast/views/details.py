@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
-from holdfast.ports import FINAL, Query, RunQuery, RunRow
+from holdfast.ports import FINAL, AttemptRow, Place, Query, RunQuery, RunRow, StreamRow, WorkerRow
 from holdfast.views.reading import MOST_CHILDREN
-from holdfast.views.steps import steps_of
+from holdfast.views.steps import StepView, steps_of, with_attempts
 from holdfast.views.summaries import (
     hook_summaries,
     log_summaries,
@@ -31,22 +31,45 @@ def read_outcome(store: Query, row: RunRow, reader: PlainReader) -> dict[str, An
     return outcome_summary(row, ev.from_json(payloads[-1]) if payloads else None, reader)
 
 
+class RunSource(Protocol):
+    """What is asked of a store about one run."""
+
+    def now(self) -> int: ...
+    def workers(self) -> list[WorkerRow] | None: ...
+    def attempts(self, run_id: str) -> list[AttemptRow]: ...
+    def places(self, run_id: str) -> list[Place]: ...
+    def data(self, run_id: str) -> dict[str, bytes]: ...
+    def attributes(self, run_id: str, key: str) -> dict[str, bytes]: ...
+    def runs(self, query: RunQuery) -> list[RunRow]: ...
+    def orders(self, run_id: str) -> list[str]: ...
+    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]: ...
+    def payloads(
+        self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None
+    ) -> list[bytes]: ...
+
+
 def read_details(
-    store: Query,
+    store: RunSource,
     row: RunRow,
     reader: PlainReader,
     max_attempts: Mapping[str, int] | None = None,
     events: Sequence[ev.AnyEvent] | None = None,
+    steps: Sequence[StepView] | None = None,
+    most_steps: int | None = None,
 ) -> dict[str, Any]:
-    """As JSON data. `max_attempts` is how often each step may be tried, where the code is at hand; `events` are those of
-    the run, if they were read already."""
+    """As JSON data. `max_attempts` is how often each step may be tried, where the code is at hand; `events` and `steps` are
+    those of the run, if they were read already. With `most_steps`, only so many of its steps are told."""
     now = store.now()
     if events is None:
         events = [ev.from_json(payload) for payload in store.payloads(row.id)]
+    if steps is None:
+        steps = steps_of(events)
     beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
     progress = store.attributes(row.id, "progress")
     logs = log_summaries(store.attributes(row.id, "logs"), reader)
-    reason = why(row, now, events, store.workers(), max_attempts, reader, store.attempts(row.id))
+    attempts = store.attempts(row.id)
+    places = store.places(row.id) if row.limited and row.status not in FINAL else []
+    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, attempts, places)
     children = {child.id: child for child in reversed(store.runs(RunQuery(parent=row.id, limit=MOST_CHILDREN)))}
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
     input = beginnings[-1].input if beginnings else None
@@ -61,6 +84,9 @@ def read_details(
         "unclaimed": unclaimed_summaries(unclaimed(events), reader),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
-        "steps": [step_summary(view, reader, progress, logs, children.get(view.child_id)) for view in steps_of(events)],
+        "steps": [
+            step_summary(view, reader, progress, logs, children.get(view.child_id))
+            for view in with_attempts(steps, attempts)[:most_steps]
+        ],
         "children": list(children)[:1000],
     }

@@ -11,9 +11,9 @@ import msgspec
 
 from holdfast.codec import Codec
 from holdfast.core import events as ev
-from holdfast.ports import RunRow, Status, StepState, StreamRow
+from holdfast.ports import AttemptRow, RunRow, Status, StepState, StreamRow
 from holdfast.views.statuses import statuses_of
-from holdfast.views.steps import StepView, steps_of
+from holdfast.views.steps import StepView, steps_of, with_attempts
 from holdfast.views.times import moment
 from holdfast.views.values import PythonReader, detail_of
 
@@ -155,8 +155,10 @@ class Entries:
             clock=clock,
         )
 
-    def steps(self, history: Iterable[ev.Event], progress: Mapping[str, bytes]) -> RunSteps:
-        return RunSteps(self._step(view, progress.get(view.cmd)) for view in steps_of(history))
+    def steps(
+        self, history: Iterable[ev.Event], progress: Mapping[str, bytes], attempts: Iterable[AttemptRow] = ()
+    ) -> RunSteps:
+        return RunSteps(self._step(view, progress.get(view.cmd)) for view in with_attempts(steps_of(history), attempts))
 
     def _step(self, view: StepView, progress: bytes | None) -> RunStep:
         args, kwargs = self._reader.arguments(view.args)

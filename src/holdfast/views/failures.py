@@ -18,6 +18,7 @@ BROKEN = (Status.FAILURE, Status.STUCK)
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _VALUES = re.compile(r"\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)*")
 _FRAME = re.compile(r'^  File "([^"]+)", line \d+, in (.+)$', re.M)
+_LIBRARY = re.compile(r"/holdfast/(?:api|compose|core|engine|executors)/|/lib/python|/site-packages/")
 RUNS_NAMED = 20
 
 
@@ -45,7 +46,8 @@ def where_of(traceback: str) -> str:
     frames = _FRAME.findall(traceback)
     if not frames:
         return ""
-    file, function = frames[-1]
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    file, function = (own or frames)[-1]
     return f"{function} in {file.rpartition('/')[2]}"
 
 

@@ -118,7 +118,7 @@ def _workers(seen: Snapshot) -> Iterator[Finding]:
     if not engines:
         text = "no worker is alive, so nothing goes on"
         if executors:
-            text = f"no engine is alive, so no run goes on; there are {_some(executors, 'executor')}"
+            text = f"no engine is alive, so no run goes on; alive: {_some(executors, 'executor')}"
         yield Finding(
             check="workers", level="bad", text=text, remedy="start one", command=("worker",), facts=facts
         )  # fmt: skip

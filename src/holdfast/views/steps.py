@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.plans import PlannedStep, member_keys, read_plan
-from holdfast.ports import StepState
+from holdfast.ports import AttemptRow, StepState
 
 
 class AttemptView(msgspec.Struct, kw_only=True, frozen=True):
@@ -87,6 +87,26 @@ def steps_of(history: Iterable[ev.Event]) -> list[StepView]:
     for event in history:
         fold.take(event)
     return fold.result()
+
+
+def with_attempts(views: Iterable[StepView], attempts: Iterable[AttemptRow]) -> list[StepView]:
+    """The same with what executors have, of which no history knows before it has ended. One that nobody has claimed yet is
+    PENDING."""
+    found = {view.cmd: view for view in views}
+    for row in attempts:
+        view = found.get(row.cmd) or StepView(cmd=row.cmd, name=row.step, state=StepState.PENDING, asked_at=row.due)
+        tries = view.tries
+        if row.worker is not None:
+            started = AttemptView(
+                number=row.number, state=StepState.STARTED, started_at=row.claimed_at or row.due, worker=row.worker
+            )
+            tries = (*tries, started)
+        found[row.cmd] = replace(
+            view, state=StepState.PENDING if row.worker is None else StepState.STARTED, attempts=row.number, tries=tries,
+            worker=row.worker or "", started_at=view.started_at or row.claimed_at, asked_at=view.asked_at or row.due,
+            retry_at=None,
+        )  # fmt: skip
+    return list(found.values())
 
 
 class _Fold:

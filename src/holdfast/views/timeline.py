@@ -60,14 +60,22 @@ _OF_STATUS: dict[str, SpanKind] = {
 }  # fmt: skip
 
 
-def timeline_of(history: Sequence[ev.Event], row: RunRow, now: int) -> Timeline:
+def timeline_of(
+    history: Sequence[ev.Event],
+    row: RunRow,
+    now: int,
+    steps: Sequence[StepView] | None = None,
+    most: int | None = None,
+) -> Timeline:
+    """`steps` are those of the history, if they are known already; with `most`, lanes are made for the first of them."""
+    steps = steps_of(history) if steps is None else steps
     start = min([row.created_at or now, *(event.ts for event in history[:1])])
     last = max((event.ts for event in history), default=start)
     # A fork has the times of the run that it was made from, and clocks may be set back.
     end = max(start, last, row.finished_at if row.finished_at is not None else now)
-    found = [_step_lane(step, now) for step in steps_of(history)]
+    found = [_step_lane(step, now) for step in steps[:most]]
     found += _hook_lanes(history, row, last)
-    found += _timer_lanes(history, row)
+    found += _timer_lanes(history, row, steps)
     lanes = [msgspec.structs.replace(lane, spans=_in_order(lane.spans, start, end)) for lane in found]
     lanes.sort(key=lambda lane: lane.spans[0].start if lane.spans else end)
     own = Lane(kind="run", name=row.workflow, state=row.status, spans=_in_order(_run_spans(history, row), start, end))
@@ -169,7 +177,7 @@ def _answer(hook: HookView) -> str:
     return "" if hook.closed_at is None else "answered" if hook.answer else "closed"
 
 
-def _timer_lanes(history: Sequence[ev.Event], row: RunRow) -> Iterator[Lane]:
+def _timer_lanes(history: Sequence[ev.Event], row: RunRow, steps: Sequence[StepView]) -> Iterator[Lane]:
     """Sleeps and timeouts: recorded when they are over, told by the row until then. That of a hook is the hook's."""
     of_hooks = {hook.expires for hook in hooks_of(history)}
     for event in history:
@@ -177,7 +185,7 @@ def _timer_lanes(history: Sequence[ev.Event], row: RunRow) -> Iterator[Lane]:
             kind: Literal["sleep", "timer"] = "sleep" if event.sleep else "timer"
             span = Span(kind=kind, start=event.due - event.delay, end=event.ts, until=event.due)
             yield Lane(kind=kind, name=kind, spans=(span,), cmd=event.cmd)
-    for wait in waits_of(history, row):
+    for wait in waits_of(history, row, steps):
         if wait.kind == "sleep" and wait.since is not None:
             span = Span(kind="sleep", start=wait.since, until=wait.until)
             yield Lane(kind="sleep", name="sleep", spans=(span,), state="WAITING")

@@ -25,11 +25,14 @@ export class Failure extends Error {
   }
 }
 
-/** @param {string} path @param {Record<string, string | number | null | undefined>} [query] */
+/** @typedef {Record<string, string | number | string[] | null | undefined>} Query */
+
+/** @param {string} path @param {Query} [query] */
 function address(path, query = {}) {
   const url = new URL(path, base);
   for (const [key, value] of Object.entries(query)) {
-    if (value !== null && value !== undefined && value !== "") url.searchParams.set(key, String(value));
+    if (Array.isArray(value)) value.forEach((each) => url.searchParams.append(key, each));
+    else if (value !== null && value !== undefined && value !== "") url.searchParams.set(key, String(value));
   }
   return url;
 }
@@ -42,7 +45,7 @@ async function read(answer) {
   return body;
 }
 
-/** @param {string} path @param {Record<string, string | number | null | undefined>} [query] @returns {Promise<any>} */
+/** @param {string} path @param {Query} [query] @returns {Promise<any>} */
 export async function get(path, query) {
   try {
     return await read(await fetch(address(`api/${path}`, query), { credentials: "same-origin" }));
@@ -52,16 +55,29 @@ export async function get(path, query) {
   }
 }
 
-/** @param {string} name @param {Record<string, unknown>} order @returns {Promise<any>} */
-export async function act(name, order) {
+/** @param {string} path @param {string} name @param {string} body @returns {Promise<any>} */
+async function post(path, name, body) {
   const headers = { "content-type": "application/json", "x-holdfast-action": name };
-  const answer = await fetch(address(`api/actions/${name}`), { method: "POST", headers, body: JSON.stringify(order), credentials: "same-origin" });
-  return read(answer);
+  try {
+    return await read(await fetch(address(path), { method: "POST", headers, body, credentials: "same-origin" }));
+  } catch (error) {
+    if (error instanceof Failure) throw error;
+    throw new Failure(0, "The monitor can't be reached. Whether it was done can be seen once it is back.");
+  }
 }
+
+/** @param {string} name @param {Record<string, unknown>} order */
+export const act = (name, order) => post(`api/actions/${name}`, name, JSON.stringify(order));
+
+/** One batch of many runs. @param {string} name @param {Record<string, unknown>} order */
+export const actOnMany = (name, order) => post(`api/bulk/${name}`, name, JSON.stringify(order));
+
+/** A run that was exported. @param {string} text */
+export const inspect = (text) => post("api/inspect", "inspect", text);
 
 /** Call `changed` whenever what is looked at has another version than `seen`, and `ended` if the server wants no more of
  * that; the result ends it from this side. A connection that breaks is made again by the browser, and misses nothing.
- * @param {Record<string, string | number | null | undefined>} what @param {string} seen
+ * @param {Query} what @param {string} seen
  * @param {() => void} changed @param {() => void} ended */
 export function follow(what, seen, changed, ended) {
   const stream = new EventSource(address("api/changes", { ...what, seen }));

@@ -5,13 +5,19 @@ import { ActionDialog } from "./actions.js";
 import { callText, clock, cut, length } from "./format.js";
 import { useLive } from "./live.js";
 import { Dialog, Empty, Loading, Moment, RunLink, State, STATES, tell, Trouble, When } from "./parts.js";
-import { go } from "./router.js";
+import { go, query } from "./router.js";
 import { about } from "./shell.js";
+import { Rate, Workflow } from "./workflow.js";
 
 /** @param {string} name */
-const runsOf = (name) => link(`workflows/runs?q=${encodeURIComponent(`workflow:${name}`)}`);
+const pageOf = (name) => link(`workflows/?name=${encodeURIComponent(name)}`);
 
 export function Workflows() {
+  const name = query.value.get("name");
+  return name ? html`<${Workflow} key=${name} name=${name} />` : html`<${AllWorkflows} />`;
+}
+
+function AllWorkflows() {
   const { data, error } = useLive("workflows", {}, { what: "workflows" });
   return html`<header class="head"><h1>Workflows</h1>${data && html`<p class="soft">From the last ${data.looked_at.toLocaleString("en")} runs${data.all ? "" : "; older ones are not counted"}.</p>`}</header>
     <${Trouble} error=${error} />${!data && !error && html`<${Loading} />`}
@@ -19,11 +25,11 @@ export function Workflows() {
       <thead><tr><th scope="col">Workflow</th><th scope="col">Last runs</th><th scope="col" class="right">Runs</th><th scope="col" class="right">Success</th><th scope="col" class="right">p50</th><th scope="col" class="right">p95</th><th scope="col">Last</th></tr></thead>
       <tbody>${data.workflows.map((/** @type {any} */ each) => {
         const total = Object.values(each.counts).reduce((sum, n) => Number(sum) + Number(n), 0);
-        return html`<tr key=${each.name} onClick=${(/** @type {any} */ e) => !e.target.closest("a") && go(runsOf(each.name))}>
-          <td data-label="Workflow"><a class="strong" href=${runsOf(each.name)}>${each.name}</a>${each.is_step && html` <span class="tag">step</span>`}</td>
+        return html`<tr key=${each.name} onClick=${(/** @type {any} */ e) => !e.target.closest("a") && go(pageOf(each.name))}>
+          <td data-label="Workflow"><a class="strong" href=${pageOf(each.name)}>${each.name}</a>${each.is_step && html` <span class="tag">step</span>`}</td>
           <td data-label="Last runs"><span class="strip">${[...each.last].reverse().map((/** @type {any} */ run) => html`<a class=${STATES[run.status]?.tone} href=${link(`workflows/runs/${encodeURIComponent(run.id)}`)} title=${`${run.status}: ${run.id}`} aria-label=${`${run.id}, ${run.status}`}></a>`)}</span></td>
           <td data-label="Runs" class="right num">${total}</td>
-          <td data-label="Success" class="right num">${each.success_rate === null ? "–" : html`<span class=${each.success_rate < 0.9 ? "bad-text" : ""}>${Math.round(each.success_rate * 100)} %</span>`}</td>
+          <td data-label="Success" class="right num"><${Rate} rate=${each.success_rate} /></td>
           <td data-label="p50" class="right num nowrap">${length(each.p50) || "–"}</td><td data-label="p95" class="right num nowrap">${length(each.p95) || "–"}</td>
           <td data-label="Last" class="soft nowrap"><${Moment} at=${each.last_at} /></td></tr>`;
       })}</tbody></table></div>` : html`<${Empty} title="No workflows known">Start a worker, or the monitor with <code>-A module</code>.<//>`)}`;
@@ -41,14 +47,17 @@ export function Workers() {
         <td data-label="Runs" class="right num">${each.runs}</td>
         <td data-label="Up since" class="soft nowrap"><${When} at=${each.started_at} /></td>
         <td data-label="Build" class="mono soft">${each.build}</td>
-        <td data-label="Knows" class="wide soft">${cut(each.names.join(", "), 200)}</td></tr>`)}</tbody></table></div>`
-    : html`<${Empty} title="No worker is alive">Nothing goes on until there is one: <code>holdfast -A module worker</code><//>`)}`;
+        <td data-label="Knows" class="wide soft">${cut((each.names.length ? each.names : each.steps).join(", "), 200)}${each.queues.length > 0 && html` ${each.queues.map((/** @type {string} */ queue) => html`<span class="tag">queue ${queue}</span> `)}`}</td></tr>`)}</tbody></table></div>`
+    : html`<${Empty} title="No worker is alive">Nothing goes on until there is one: <code>holdfast -A module worker</code><//>`)}
+    ${data?.queues.length > 0 && html`<h2 class="above">Queues</h2><div class="card"><table class="plain-rows"><thead><tr><th scope="col">Queue</th><th scope="col" class="right">Waiting</th><th scope="col">Since</th><th scope="col" class="right">Executing</th><th scope="col">Served</th></tr></thead>
+      <tbody>${data.queues.map((/** @type {any} */ each) => html`<tr key=${each.name}><td data-label="Queue" class="strong">${each.name}</td><td data-label="Waiting" class="right num">${each.waiting}</td><td data-label="Since" class="soft nowrap"><${Moment} at=${each.since} /></td><td data-label="Executing" class="right num">${each.claimed}</td>
+        <td data-label="Served">${each.served ? html`<span class="state good">by a live worker</span>` : html`<span class="state bad">by nobody</span>`}</td></tr>`)}</tbody></table></div>`}`;
 }
 
 export function Schedules() {
   const { data, error, again } = useLive("schedules", {}, { what: "schedules" });
   const [asked, setAsked] = useState(/** @type {any} */ (null));
-  const may = !about.value?.read_only;
+  const may = about.value?.may.includes("pause_schedule");
   return html`<header class="head"><h1>Schedules</h1></header><${Trouble} error=${error} />${!data && !error && html`<${Loading} />`}
     ${data && (data.schedules.length ? html`<div class="card"><table class="plain-rows">
       <thead><tr><th scope="col">Schedule</th><th scope="col">When</th><th scope="col">Next</th><th scope="col">Last run</th><th scope="col">Doing</th><th scope="col"><span class="unseen">Actions</span></th></tr></thead>
@@ -91,12 +100,12 @@ function ScheduleDialog({ name, row, close, again }) {
 export function Hooks() {
   const { data, error, again } = useLive("hooks", {}, { what: "hooks" });
   const [run, setRun] = useState(/** @type {any} */ (null));
-  const may = !about.value?.read_only;
+  const may = about.value?.may.includes("send");
   /** @param {any} hook */
   async function answer(hook) {
     try {
       const found = await get("run", { id: hook.run_id });
-      setRun({ ...found, hooks: [{ name: hook.name, key: hook.key }] });
+      setRun({ ...found, hooks: [{ name: hook.name, key: hook.key, schema: hook.schema }] });
     } catch (failure) {
       tell(/** @type {Error} */ (failure).message, true);
     }

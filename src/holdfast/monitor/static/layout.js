@@ -8,9 +8,15 @@ const ACTIVE = new Set(["executing", "queued", "child", "group", "reused"]);
 const IDLE_WIDTH = 0.07;
 const MANY = 12;
 
-/** Times to places between 0 and 1. Stretches in which nothing executes can be folded to a short one.
- * @param {Lane[]} lanes @param {number} start @param {number} end @param {boolean} fold */
-export function scaleOf(lanes, start, end, fold) {
+/** Times to places between 0 and 1. Stretches in which nothing executes can be folded to a short one; of a part that was
+ * chosen, what lies outside is left out. `time` is the way back.
+ * @param {Lane[]} lanes @param {number} start @param {number} end @param {boolean} fold @param {[number, number] | null} [zoom] */
+export function scaleOf(lanes, start, end, fold, zoom = null) {
+  if (zoom) {
+    const [from, to] = zoom;
+    const width = Math.max(1, to - from);
+    return { place: (/** @type {number} */ t) => Math.min(1, Math.max(0, (t - from) / width)), time: (/** @type {number} */ x) => from + x * width, breaks: [] };
+  }
   const total = Math.max(1, end - start);
   const idle = fold ? idleOf(lanes, start, end) : [];
   const awake = total - idle.reduce((sum, [a, b]) => sum + b - a, 0);
@@ -27,7 +33,18 @@ export function scaleOf(lanes, start, end, fold) {
     }
     return folded + (rest * (Math.min(Math.max(t, start), end) - start - done)) / Math.max(1, awake);
   }
-  return { place, breaks: idle.map(([a, b]) => ({ from: place(a), to: place(b), us: b - a })) };
+  /** @param {number} x */
+  function time(x) {
+    let low = start;
+    let high = end;
+    for (let i = 0; i < 50; i++) {
+      const middle = (low + high) / 2;
+      if (place(middle) < x) low = middle;
+      else high = middle;
+    }
+    return low;
+  }
+  return { place, time, breaks: idle.map(([a, b]) => ({ from: place(a), to: place(b), us: b - a })) };
 }
 
 /** Stretches in which nothing executes, long enough to be in the way.
@@ -75,14 +92,20 @@ export function rowsOf(lanes, opened) {
   return rows;
 }
 
-/** "497 done, 2 running, 1 failed" @param {Lane[]} members */
+/** @type {Record<string, string>} */
+const COUNTED = { SUCCESS: "done", STARTED: "running", FAILURE: "failed", PENDING: "queued", RETRY: "retrying", CANCELLED: "cancelled", SKIPPED: "skipped", WAITING: "waiting", "": "to come" };
+
+/** "497 done, 2 running, 1 failed" @param {Record<string, number>} counts */
+export function countsText(counts) {
+  return Object.entries(counts).map(([state, n]) => `${n} ${COUNTED[state] ?? state.toLowerCase()}`).join(", ");
+}
+
+/** @param {Lane[]} members */
 export function summaryOf(members) {
   /** @type {Record<string, number>} */
   const counts = {};
   for (const lane of members) counts[lane.state] = (counts[lane.state] ?? 0) + 1;
-  /** @type {Record<string, string>} */
-  const words = { SUCCESS: "done", STARTED: "running", FAILURE: "failed", PENDING: "queued", RETRY: "retrying", CANCELLED: "cancelled", SKIPPED: "skipped" };
-  return Object.entries(counts).map(([state, n]) => `${n} ${words[state] ?? state.toLowerCase()}`).join(", ");
+  return countsText(counts);
 }
 
 /** Round marks for an axis. @param {number} us @param {number} count @returns {number[]} */

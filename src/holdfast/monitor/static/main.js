@@ -3,20 +3,28 @@ import { html, render } from "./html.js";
 import { link } from "./api.js";
 import { Empty } from "./parts.js";
 import { path } from "./router.js";
+import { Failures } from "./failures.js";
+import { Import } from "./importing.js";
+import { Invocation, Invocations } from "./invocations.js";
 import { Run } from "./run.js";
 import { Runs } from "./runs.js";
+import { Timeline } from "./timeline.js";
 import { Hooks, Schedules, Workers, Workflows } from "./app_pages.js";
 import { Shell } from "./shell.js";
 
 const RUNS = "workflows/runs";
 /** @type {Record<string, [string, any]>} */
-const PAGES = { [RUNS]: ["Runs", Runs], "workflows/": ["Workflows", Workflows], workers: ["Workers", Workers], schedules: ["Schedules", Schedules], hooks: ["Waiting hooks", Hooks] };
+const PAGES = { [RUNS]: ["Runs", Runs], "workflows/": ["Workflows", Workflows], workers: ["Workers", Workers], schedules: ["Schedules", Schedules], hooks: ["Waiting hooks", Hooks], failures: ["Failures", Failures], invocations: ["Steps", Invocations], timeline: ["Timeline", Timeline], import: ["Import", Import] };
 
 function Page() {
   const at = path.value;
   if (at.startsWith(`${RUNS}/`)) {
     const id = decodeURIComponent(at.slice(RUNS.length + 1));
     return html`<${Shell}><${Run} key=${id} id=${id} /><//>`;
+  }
+  if (at.startsWith("invocations/")) {
+    const [id, cmd] = at.slice("invocations/".length).split("/").map(decodeURIComponent);
+    return html`<${Shell}><${Invocation} key=${id + cmd} run=${id} cmd=${cmd ?? ""} /><//>`;
   }
   const found = PAGES[at];
   document.title = found ? `${found[0]} · Holdfast` : "Holdfast";

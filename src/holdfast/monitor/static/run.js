@@ -1,43 +1,46 @@
-// One run: its state and why, what happened over time, its events, values and family.
+// One run: its state and why, what happened over time, its graph, events, values and family.
 import { html, useEffect, useState } from "./html.js";
 import { get, link, now, tick } from "./api.js";
 import { ActionDialog, actionsOf, WORDS } from "./actions.js";
-import { callText, cut, length, precise } from "./format.js";
+import { Events } from "./events.js";
+import { cut, length, precise } from "./format.js";
+import { RunGraph } from "./graph.js";
 import { useLive } from "./live.js";
 import { Copy, ErrorBox, Json, Loading, RunLink, State, STATES, Trouble, When } from "./parts.js";
 import { query } from "./router.js";
 import { about } from "./shell.js";
+import { Logs, StepPanel } from "./step_panel.js";
 import { Waterfall } from "./waterfall.js";
 
-const VIEWS = [["", "Timeline"], ["events", "Events"], ["values", "Input and result"], ["family", "Family"], ["logs", "Logs"]];
+const VIEWS = [["", "Timeline"], ["graph", "Graph"], ["events", "Events"], ["values", "Values"], ["family", "Family"], ["statuses", "Statuses"], ["logs", "Logs"], ["stream", "Stream"]];
 
 /** @param {{id: string}} props */
 export function Run({ id }) {
   const { data: run, error, again } = useLive("run", { id }, { what: `run:${id}` });
-  const [asked, setAsked] = useState(/** @type {{name: string, at?: number} | null} */ (null));
-  const [cmd, setCmd] = useState("");
-  const view = query.value.get("view") ?? "";
+  const [asked, setAsked] = useState(/** @type {{name: string, at?: number, replace?: number} | null} */ (null));
   useEffect(() => { document.title = run ? `${STATES[run.status]?.word ?? run.status}: ${run.workflow} ${run.id}` : "Holdfast"; }, [run]);
-  useEffect(() => setCmd(""), [id]);
   if (!run) return html`<${Trouble} error=${error} />${error?.status === 404 && html`<p class="pad"><a href=${link("workflows/runs")}>All runs</a></p>`}${!error && html`<${Loading} />`}`;
-  const here = link(`workflows/runs/${encodeURIComponent(id)}`);
-  const chosen = run.steps.find((/** @type {any} */ step) => step.cmd === cmd);
-  const acts = about.value?.read_only ? [] : actionsOf(run);
-  const logged = run.logs.reduce((/** @type {number} */ n, /** @type {any} */ kept) => n + kept.lines.length, 0);
-  /** @type {Record<string, number>} */
-  const counts = { events: run.events, logs: logged, family: run.children.length };
+  const acts = actionsOf(run).filter((name) => about.value?.may.includes(name));
   return html`
     <${Trouble} error=${error} />
-    <nav class="crumbs" aria-label="Where you are"><a href=${link("workflows/runs")}>Runs</a> <span aria-hidden="true">/</span> <a href=${link(`workflows/runs?q=${encodeURIComponent(`workflow:${run.workflow}`)}`)}>${run.workflow}</a></nav>
-    <header class=${`run-head card ${STATES[run.status]?.tone ?? ""}`}>
+    <nav class="crumbs" aria-label="Where you are"><a href=${link("workflows/runs")}>Runs</a> <span aria-hidden="true">/</span> <a href=${link(`workflows/?name=${encodeURIComponent(run.workflow)}`)}>${run.workflow}</a></nav>
+    <${Head} run=${run} acts=${acts} ask=${(/** @type {string} */ name) => setAsked({ name })} />
+    <${Views} run=${run} fork=${acts.includes("fork") ? (/** @type {number} */ at, /** @type {number | undefined} */ replace) => setAsked({ name: "fork", at, replace }) : undefined} />
+    ${asked && html`<${ActionDialog} key=${asked.name + asked.at} name=${asked.name} at=${asked.at} replace=${asked.replace} run=${run} close=${() => setAsked(null)} again=${again} />`}`;
+}
+
+/** @param {{run: any, acts: string[], ask: (name: string) => void}} props */
+export function Head({ run, acts, ask }) {
+  const last = [...run.statuses].reverse().find((/** @type {any} */ each) => each.by);
+  return html`<header class=${`run-head card ${STATES[run.status]?.tone ?? ""}`}>
       <div class="run-title">
-        <h1>${run.workflow}</h1><${State} state=${run.status} big />
+        <h1>${run.workflow}</h1><${State} state=${run.status} big />${run.imported && html`<span class="tag">imported, not in this store</span>`}
         <span class="spacer"></span>
-        <div class="actions">${acts.map((name) => html`<button class=${name === "send" || name === "retry" || name === "resume" ? "primary" : name === "cancel" ? "danger-quiet" : ""} onClick=${() => setAsked({ name })}>${WORDS[name].button}</button>`)}</div>
+        <div class="actions">${acts.map((name) => html`<button class=${name === "send" || name === "retry" || name === "resume" ? "primary" : name === "cancel" || name === "terminate" || name === "delete" ? "danger-quiet" : ""} onClick=${() => ask(name)}>${WORDS[name].button}</button>`)}</div>
       </div>
       <p class="why">${sentence(run)}${run.orders.length > 0 && html` <span class="tag">asked to ${run.orders.join(", ")}</span>`}</p>
       <dl class="facts">
-        <div><dt>Run</dt><dd class="mono">${run.id} <${Copy} text=${run.id} /></dd></div>
+        ${!run.imported && html`<div><dt>Run</dt><dd class="mono">${run.id} <${Copy} text=${run.id} /></dd></div>`}
         <div><dt>Started</dt><dd><${When} at=${run.created_at} /></dd></div>
         <div><dt>${run.finished_at ? "Took" : "So far"}</dt><dd class="num"><${Took} run=${run} /></dd></div>
         ${run.attempt > 1 && html`<div><dt>Attempt</dt><dd>${run.attempt}</dd></div>`}
@@ -45,20 +48,36 @@ export function Run({ id }) {
         ${run.build && html`<div><dt>Build</dt><dd class="mono">${run.build}</dd></div>`}
         ${run.parent_id && html`<div><dt>Parent</dt><dd><${RunLink} id=${run.parent_id} /></dd></div>`}
         ${run.forked_from && html`<div><dt>Fork of</dt><dd><${RunLink} id=${run.forked_from} /></dd></div>`}
+        ${last && html`<div><dt>${STATES[last.status]?.word ?? last.status} by</dt><dd>${last.by}</dd></div>`}
       </dl>
-    </header>
-    <nav class="tabs" aria-label="Views of the run">${VIEWS.map(([name, word]) => html`<a href=${here + (name ? `?view=${name}` : "")} aria-current=${view === name ? "page" : undefined}>${word}${counts[name] ? html` <span class="n">${counts[name]}</span>` : ""}</a>`)}</nav>
-    ${view === "" && html`
+    </header>`;
+}
+
+/** @param {{run: any, fork?: (at: number, replace?: number) => void}} props */
+export function Views({ run, fork }) {
+  const [cmd, setCmd] = useState("");
+  const [local, setLocal] = useState("");
+  const view = run.imported ? local : query.value.get("view") ?? "";
+  const here = link(`workflows/runs/${encodeURIComponent(run.id)}`);
+  const logged = run.logs.reduce((/** @type {number} */ n, /** @type {any} */ kept) => n + kept.lines.length, 0);
+  /** @type {Record<string, number>} */
+  const counts = { events: run.events, logs: logged, family: run.children.length, statuses: run.statuses.length };
+  const shown = VIEWS.filter(([name]) => (name === "stream" ? run.streamed || view === "stream" : name === "logs" ? logged || view === "logs" : name === "family" ? !run.imported : true));
+  const choose = (/** @type {string} */ to) => setCmd(to === cmd ? "" : to);
+  return html`
+    <nav class="tabs" aria-label="Views of the run">${shown.map(([name, word]) => html`<a href=${run.imported ? "#" : here + (name ? `?view=${name}` : "")} onClick=${run.imported ? (/** @type {any} */ e) => { e.preventDefault(); setLocal(name); } : undefined} aria-current=${view === name ? "page" : undefined}>${word}${counts[name] ? html` <span class="n">${counts[name].toLocaleString("en")}</span>` : ""}</a>`)}</nav>
+    ${(view === "" || view === "graph") && html`
       ${run.error && html`<${ErrorBox} error=${run.error} />`}
-      <div class=${`split ${chosen ? "on" : ""}`}>
-        <${Waterfall} run=${run} chosen=${cmd} choose=${(/** @type {string} */ to) => setCmd(to === cmd ? "" : to)} />
-        ${chosen && html`<${StepPanel} step=${chosen} close=${() => setCmd("")} />`}
+      <div class=${`split ${cmd ? "on" : ""}`}>
+        ${view === "graph" ? html`<${RunGraph} run=${run} given=${run.graph} chosen=${cmd} choose=${choose} />` : html`<${Waterfall} run=${run} chosen=${cmd} choose=${choose} />`}
+        ${cmd && html`<${StepPanel} key=${cmd} run=${run} cmd=${cmd} close=${() => setCmd("")} fork=${fork} />`}
       </div>`}
-    ${view === "events" && html`<${Events} run=${run} fork=${(/** @type {number} */ at) => setAsked({ name: "fork", at })} mayFork=${acts.includes("fork")} />`}
+    ${view === "events" && html`<${Events} run=${run} fork=${fork ?? (() => {})} mayFork=${Boolean(fork)} />`}
     ${view === "values" && html`<${Values} run=${run} />`}
     ${view === "family" && html`<${Family} run=${run} />`}
+    ${view === "statuses" && html`<${Statuses} run=${run} />`}
     ${view === "logs" && html`<${Logs} logs=${run.logs} />`}
-    ${asked && html`<${ActionDialog} key=${asked.name + asked.at} name=${asked.name} at=${asked.at} run=${run} close=${() => setAsked(null)} again=${again} />`}`;
+    ${view === "stream" && html`<${Stream} run=${run} />`}`;
 }
 
 /** @param {any} run */
@@ -74,85 +93,6 @@ function Took({ run }) {
   return length(run.finished_at ? run.seconds : (now() - Date.parse(run.started_at)) / 1000);
 }
 
-/** @param {{step: any, close: () => void}} props */
-function StepPanel({ step, close }) {
-  return html`<aside class="panel card" aria-label=${`Step ${step.name}`}>
-    <header><h2>${step.key || step.name}</h2><${State} state=${step.state} /><span class="spacer"></span><button class="plain small" onClick=${close} aria-label="Close">✕</button></header>
-    <dl class="facts narrow">
-      ${step.key && step.key !== step.name && html`<div><dt>Runs</dt><dd class="mono">${step.name}</dd></div>`}
-      ${step.attempts > 1 && html`<div><dt>Attempts</dt><dd>${step.attempts}</dd></div>`}
-      <div><dt>Started</dt><dd>${precise(step.started_at) || "–"}</dd></div>
-      <div><dt>Ended</dt><dd>${precise(step.ended_at) || "–"}</dd></div>
-      ${step.retry_at && html`<div><dt>Next try</dt><dd><${When} at=${step.retry_at} /></dd></div>`}
-      ${step.worker && html`<div><dt>Worker</dt><dd class="mono">${step.worker}</dd></div>`}
-      ${step.child_run_id && html`<div><dt>Run</dt><dd><${RunLink} id=${step.child_run_id} /></dd></div>`}
-      ${step.undoes && html`<div><dt>Undoes</dt><dd class="mono">${step.undoes}</dd></div>`}
-      ${step.reason && html`<div><dt>Reason</dt><dd>${step.reason}</dd></div>`}
-    </dl>
-    ${step.reused && html`<p class="soft">Kept from an earlier attempt; it was not done again.</p>`}
-    ${step.progress && html`<p class="soft">Progress ${step.progress.done}${step.progress.total ? ` of ${step.progress.total}` : ""} ${step.progress.note ?? ""}</p>`}
-    ${step.error && html`<h3>Error</h3><${ErrorBox} error=${step.error} />`}
-    <h3>Called with</h3><${Json} value=${step.call} />
-    ${step.state === "SUCCESS" && html`<h3>Result</h3><${Json} value=${step.result} />`}
-    ${step.logs.length > 0 && html`<h3>Logs</h3><${Logs} logs=${step.logs} />`}
-  </aside>`;
-}
-
-/** @param {string} kind */
-function toneOf(kind) {
-  if (kind.endsWith("Completed")) return "good";
-  if (kind.endsWith("Failed") || kind.endsWith("Stuck")) return "bad";
-  if (kind.endsWith("Retrying") || kind.endsWith("Lost")) return "warn";
-  return kind.endsWith("Started") || kind.endsWith("Resumed") ? "busy" : "calm";
-}
-
-/** @param {any} event */
-function gist(event) {
-  const d = event.detail;
-  if (d.error?.message) return `${d.error.type}: ${d.error.message}`;
-  if ("result" in d && d.result !== null) return `→ ${JSON.stringify(d.result)}`;
-  if (event.kind === "DataSet") return `= ${JSON.stringify(d.args)}`;
-  if (d.reason) return d.reason;
-  return callText(d.args ?? d.input);
-}
-
-/** @param {{run: any, fork: (at: number) => void, mayFork: boolean}} props */
-function Events({ run, fork, mayFork }) {
-  const [events, setEvents] = useState(/** @type {any[]} */ ([]));
-  const [more, setMore] = useState(false);
-  const [error, setError] = useState(/** @type {any} */ (null));
-  const [open, setOpen] = useState(0);
-  /** @param {any[]} known */
-  async function load(known) {
-    try {
-      const found = await get("run/events", { id: run.id, after: known.length ? known[known.length - 1].seq : 0 });
-      setEvents([...known, ...found.events]);
-      setMore(found.after !== null);
-    } catch (failure) {
-      setError(failure);
-    }
-  }
-  useEffect(() => { if (!more) load(events); }, [run.version]);
-  return html`<${Trouble} error=${error} />
-  <div class="card"><table class="events">
-    <thead><tr><th scope="col" class="right">#</th><th scope="col">At</th><th scope="col">Event</th><th scope="col">Name</th><th scope="col" class="wide">What</th></tr></thead>
-    <tbody>${events.map((event) => html`
-      <tr key=${event.seq} class=${open === event.seq ? "chosen" : ""} onClick=${() => setOpen(open === event.seq ? 0 : event.seq)}>
-        <td class="right num"><button class="plain seq" aria-expanded=${open === event.seq} aria-label=${`Event ${event.seq}`}>${event.seq}</button></td>
-        <td class="soft num nowrap">${precise(event.at)}</td>
-        <td><span class=${`dot ${toneOf(event.kind)}`}></span>${event.kind}${event.attempt > 1 ? html` <span class="tag">attempt ${event.attempt}</span>` : ""}</td>
-        <td class="strong">${event.name ?? ""}</td>
-        <td class="wide soft mono cut">${cut(gist(event), 160)}</td>
-      </tr>
-      ${open === event.seq && html`<tr class="detail" key=${`d${event.seq}`}><td colspan="5">
-        <p class="soft">${event.cause ? html`Caused by event <button class="link" onClick=${() => setOpen(event.cause)}>${event.cause}</button>. ` : ""}${event.cmd ? html`Command <code>${event.cmd}</code>. ` : ""}
-          ${mayFork && html`<button class="small" onClick=${() => fork(event.seq)}>Fork from here…</button>`}</p>
-        <${Json} value=${event.detail} /></td></tr>`}`)}
-    </tbody></table>
-    ${more && html`<button class="more" onClick=${() => load(events)}>Show more</button>`}
-  </div>`;
-}
-
 /** @param {{run: any}} props */
 function Values({ run }) {
   const data = Object.entries(run.data);
@@ -165,16 +105,58 @@ function Values({ run }) {
 
 /** @param {{run: any}} props */
 function Family({ run }) {
-  const [tree, setTree] = useState(/** @type {any} */ (null));
+  const [found, setFound] = useState(/** @type {any} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
   useEffect(() => {
     let over = false;
-    get("run/tree", { id: run.id }).then((found) => !over && setTree(found), (failure) => !over && setError(failure));
+    get("run/family", { id: run.id }).then((answer) => !over && setFound(answer), (failure) => !over && setError(failure));
     return () => { over = true; };
   }, [run.version]);
-  return html`<${Trouble} error=${error} /><div class="card pad">
-    ${run.parent_id && html`<p class="soft">Child of <${RunLink} id=${run.parent_id} full />${run.root_id && run.root_id !== run.parent_id ? html`, in the family of <${RunLink} id=${run.root_id} full />` : ""}</p>`}
-    ${tree ? html`<ul class="tree root"><${Branch} node=${tree} top=${run.id} /></ul>` : !error && html`<${Loading} rows=${4} />`}</div>`;
+  return html`<${Trouble} error=${error} />${!found && !error && html`<${Loading} rows=${4} />`}
+    ${found && html`<div class="values">
+      <section class="card pad"><h2>Family</h2>
+        ${found.above.length > 0 && html`<p class="soft">${found.above.map((/** @type {any} */ each) => html`${each.status && html`<${State} state=${each.status} quiet /> `}${each.workflow} <${RunLink} id=${each.id} /> <span class="faint" aria-hidden="true">›</span> `)}<b>${run.workflow}</b></p>`}
+        ${run.forked_from && html`<p class="soft">A fork of <${RunLink} id=${run.forked_from} full /></p>`}
+        <ul class="tree root"><${Branch} node=${found.tree} top=${run.id} /></ul></section>
+      ${found.process && html`<section class="card pad"><h2>Process</h2><p class="soft">All that domain events have led to, over all apps.</p><ul class="tree root"><${ProcessBranch} node=${found.process} top=${run.id} /></ul></section>`}
+    </div>`}`;
+}
+
+/** @param {{node: any, top: string}} props */
+function ProcessBranch({ node, top }) {
+  return html`<li><div class="node">${node.kind === "event" ? html`<span class="kind hook" aria-hidden="true"></span><span class="soft">event</span> <b>${node.name}</b>` : html`${node.status && html`<${State} state=${node.status} quiet />`}<span class="strong">${node.name || node.id}</span>`}
+    ${node.kind === "run" && node.id !== top && html`<${RunLink} id=${node.id} />`}${node.id === top && html`<span class="tag">this run</span>`}</div>
+    ${node.children.length > 0 && html`<ul class="tree">${node.children.map((/** @type {any} */ child) => html`<${ProcessBranch} key=${child.id} node=${child} top=${top} />`)}</ul>`}</li>`;
+}
+
+/** @param {{run: any}} props */
+function Statuses({ run }) {
+  return html`<div class="card"><table class="plain-rows"><thead><tr><th scope="col">Status</th><th scope="col">Since</th><th scope="col" class="right">For</th><th scope="col">By</th><th scope="col" class="wide">Why</th></tr></thead>
+    <tbody>${run.statuses.map((/** @type {any} */ each, /** @type {number} */ i) => {
+      const next = run.statuses[i + 1]?.at;
+      return html`<tr key=${i}><td data-label="Status"><${State} state=${each.status} /></td><td data-label="Since" class="num nowrap">${precise(each.at)}</td><td data-label="For" class="right num nowrap">${next ? length((Date.parse(next) - Date.parse(each.at)) / 1000) : html`<span class="faint">–</span>`}</td>
+        <td data-label="By">${each.by || html`<span class="faint">–</span>`}</td><td data-label="Why" class="wide soft">${each.error || each.reason}</td></tr>`;
+    })}</tbody></table></div>`;
+}
+
+/** @param {{run: any}} props */
+function Stream({ run }) {
+  const [items, setItems] = useState(/** @type {any[]} */ ([]));
+  const [more, setMore] = useState(false);
+  const [error, setError] = useState(/** @type {any} */ (null));
+  /** @param {any[]} known */
+  async function load(known) {
+    try {
+      const found = await get("run/stream", { id: run.id, after: known.length ? known[known.length - 1].number : 0, limit: 200 });
+      setItems([...known, ...found.items]);
+      setMore(found.after !== null);
+    } catch (failure) {
+      setError(failure);
+    }
+  }
+  useEffect(() => { if (!more) load(items); }, [run.version]);
+  return html`<${Trouble} error=${error} /><div class="card logs"><section>${items.length ? items.map((each) => html`<div class="log" key=${each.number}><span class="faint num">${precise(each.at)}</span><span class="level">${each.number}</span><span class="mono text">${typeof each.item === "string" ? each.item : JSON.stringify(each.item)}</span>${each.attempt > 1 && html`<span class="tag">attempt ${each.attempt}</span>`}</div>`) : html`<p class="soft">Nothing was streamed so far.</p>`}</section>
+    ${more && html`<button class="more" onClick=${() => load(items)}>Show more</button>`}</div>`;
 }
 
 /** @param {{node: any, top: string}} props */
@@ -187,12 +169,3 @@ function Branch({ node, top }) {
     ${node.children.length > 0 && html`<ul class="tree">${node.children.slice(0, 200).map((/** @type {any} */ child) => html`<${Branch} node=${child} top=${top} />`)}${node.children.length > 200 && html`<li class="faint">and ${node.children.length - 200} more</li>`}</ul>`}</li>`;
 }
 
-/** @param {{logs: any[]}} props */
-function Logs({ logs }) {
-  if (!logs.length) return html`<div class="card pad soft">Nothing was logged by its steps.</div>`;
-  return html`<div class="logs card">${logs.map((kept) => html`
-    <section>${kept.step && html`<h3>${kept.step}${kept.attempt > 1 ? html` <span class="tag">attempt ${kept.attempt}</span>` : ""}</h3>`}
-      ${kept.dropped > 0 && html`<p class="faint">${kept.dropped} earlier lines were not kept.</p>`}
-      ${kept.lines.map((/** @type {any} */ line) => html`<div class=${`log ${line.level.toLowerCase()}`}><span class="faint num">${precise(line.at)}</span><span class="level">${line.level}</span><span class="mono text">${line.message}</span></div>`)}
-    </section>`)}</div>`;
-}

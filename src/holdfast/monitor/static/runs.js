@@ -1,24 +1,20 @@
 // Runs: counts by status, a filter that lives in the address, and a table that doesn't move under the pointer.
 import { html, useEffect, useRef, useState } from "./html.js";
 import { get, link, now, tick } from "./api.js";
+import { BulkBar } from "./bulk.js";
+import { OverTime } from "./chart.js";
+import { addressOf, FilterBox } from "./filter_box.js";
 import { cut, length, statusesOf, toggleStatus } from "./format.js";
 import { useLive } from "./live.js";
 import { Empty, Loading, Moment, RunLink, State, STATES, Trouble } from "./parts.js";
 import { go, query } from "./router.js";
+import { SavedViews } from "./saved.js";
 
 const SHOWN = ["RUNNING", "WAITING", "PENDING", "RETRY", "PAUSED", "STUCK", "FAILURE", "SUCCESS", "CANCELLED"];
 const LIMIT = 50;
 
 /** @param {Record<string, string | null>} changes */
-function address(changes) {
-  const found = new URLSearchParams(location.search);
-  for (const [key, value] of Object.entries(changes)) {
-    if (value) found.set(key, value);
-    else found.delete(key);
-  }
-  const text = found.toString();
-  return link("workflows/runs") + (text ? `?${text}` : "");
-}
+const address = (changes) => addressOf("workflows/runs", changes);
 
 /** @param {{filter: string, version: string}} props */
 function Counts({ filter, version }) {
@@ -40,24 +36,6 @@ function Counts({ filter, version }) {
   </div>`;
 }
 
-/** @param {{filter: string}} props */
-function FilterBox({ filter }) {
-  const [text, setText] = useState(filter);
-  useEffect(() => setText(filter), [filter]);
-  /** @param {any} event */
-  function submit(event) {
-    event.preventDefault();
-    go(address({ q: text.trim() || null, after: null }));
-  }
-  return html`<form class="filter" role="search" onSubmit=${submit}>
-    <label class="unseen" for="filter">Filter runs</label>
-    <svg viewBox="0 0 16 16" aria-hidden="true"><circle cx="7" cy="7" r="4.4" /><path d="M10.4 10.4L14 14" /></svg>
-    <input id="filter" type="text" spellcheck=${false} autocomplete="off" autocapitalize="off" value=${text}
-      placeholder="status:failed workflow:order* data.customer=42 started:<1h" onInput=${(/** @type {any} */ e) => setText(e.target.value)} />
-    ${filter ? html`<a class="clear" href=${address({ q: null, after: null })}>Clear</a>` : html`<kbd>/</kbd>`}
-  </form>`;
-}
-
 export function Runs() {
   const filter = query.value.get("q") ?? "";
   const after = query.value.get("after");
@@ -65,8 +43,16 @@ export function Runs() {
   const { data, error } = useLive("runs", asked, { what: "runs", ...asked });
   const [shown, setShown] = useState(/** @type {any[]} */ ([]));
   const [fresh, setFresh] = useState(/** @type {any[] | null} */ (null));
-  const [at, setAt] = useState(-1);
+  const [at, setShownAt] = useState(-1);
+  // Keys come faster than the page is drawn.
+  const place = useRef(-1);
+  /** @param {number} to */
+  function setAt(to) {
+    place.current = to;
+    setShownAt(to);
+  }
   const over = useRef(false);
+  const [picked, setPicked] = useState(/** @type {Set<string>} */ (new Set()));
   const key = `${filter}|${after}`;
   const last = useRef("");
 
@@ -85,7 +71,15 @@ export function Runs() {
       setFresh(null);
     }
   }, [data]);
-  useEffect(() => setAt(-1), [key]);
+  useEffect(() => { setAt(-1); setPicked(new Set()); }, [key]);
+  /** @param {string} id */
+  function pick(id) {
+    setPicked((old) => {
+      const next = new Set(old);
+      if (!next.delete(id)) next.add(id);
+      return next;
+    });
+  }
 
   useEffect(() => {
     /** @param {KeyboardEvent} event */
@@ -93,11 +87,13 @@ export function Runs() {
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
       if (/** @type {HTMLElement} */ (event.target).closest("input, textarea, select")) return;
       if (event.key === "j" || event.key === "k") {
-        const to = Math.min(Math.max(at + (event.key === "j" ? 1 : -1), 0), shown.length - 1);
+        const to = Math.min(Math.max(place.current + (event.key === "j" ? 1 : -1), 0), shown.length - 1);
         setAt(to);
         const row = /** @type {HTMLElement | null} */ (document.querySelectorAll("tbody tr")[to]);
         row?.scrollIntoView({ block: "nearest" });
         row?.querySelector("a")?.focus({ preventScroll: true });
+      } else if (event.key === "x" && shown[place.current]) {
+        pick(shown[place.current].id);
       } else if (event.key === "n" && data?.after) {
         go(address({ after: String(data.after) }));
       } else if (event.key === "p" && after) {
@@ -111,10 +107,12 @@ export function Runs() {
   const rows = last.current === key ? shown : data?.runs ?? [];
   const isNew = fresh ? fresh.filter((run) => !shown.some((each) => each.id === run.id)).length : 0;
   return html`
-    <header class="head"><h1>Runs</h1></header>
-    <${FilterBox} filter=${filter} />
+    <header class="head"><h1>Runs</h1><span class="spacer"></span><${SavedViews} filter=${filter} /></header>
+    <${FilterBox} page="workflows/runs" filter=${filter} placeholder="status:failed workflow:order* data.customer=42 started:<1h" />
+    <${OverTime} filter=${filter} version=${data?.version ?? ""} />
     <${Counts} filter=${filter} version=${data?.version ?? ""} />
     <${Trouble} error=${error} />
+    <${BulkBar} filter=${filter} picked=${picked} some=${rows.length > 0} clear=${() => setPicked(new Set())} />
     <div class="news" aria-live="polite">${isNew > 0 && html`<button onClick=${() => { setShown(fresh ?? []); setFresh(null); setAt(-1); scrollTo({ top: 0 }); }}>
       ↑ ${isNew} new ${isNew === 1 ? "run" : "runs"}</button>`}</div>
     ${!data && !error ? html`<${Loading} rows=${10} />`
@@ -123,8 +121,8 @@ export function Runs() {
     : rows.length > 0 && html`
       <div class="card" onPointerEnter=${() => { over.current = true; }} onPointerLeave=${() => { over.current = false; }}>
         <table class="runs">
-          <thead><tr><th scope="col">State</th><th scope="col">Workflow</th><th scope="col">Run</th><th scope="col" class="wide">What it waits for</th><th scope="col">Started</th><th scope="col" class="right">Took</th></tr></thead>
-          <tbody>${rows.map((/** @type {any} */ run, /** @type {number} */ i) => html`<${Row} key=${run.id} run=${run} chosen=${i === at} />`)}</tbody>
+          <thead><tr><th scope="col" class="pick"><input type="checkbox" aria-label="Choose all on this page" checked=${rows.length > 0 && rows.every((/** @type {any} */ run) => picked.has(run.id))} onChange=${(/** @type {any} */ e) => setPicked(new Set(e.target.checked ? rows.map((/** @type {any} */ run) => run.id) : []))} /></th><th scope="col">State</th><th scope="col">Workflow</th><th scope="col">Run</th><th scope="col" class="wide">What it waits for</th><th scope="col">Started</th><th scope="col" class="right">Took</th></tr></thead>
+          <tbody>${rows.map((/** @type {any} */ run, /** @type {number} */ i) => html`<${Row} key=${run.id} run=${run} chosen=${i === at} picked=${picked.has(run.id)} pick=${() => pick(run.id)} />`)}</tbody>
         </table>
       </div>
       <nav class="pager" aria-label="Pages">
@@ -133,19 +131,20 @@ export function Runs() {
       </nav>`}`;
 }
 
-/** @param {{run: any, chosen: boolean}} props */
-function Row({ run, chosen }) {
+/** @param {{run: any, chosen: boolean, picked: boolean, pick: () => void}} props */
+function Row({ run, chosen, picked, pick }) {
   const ended = run.finished_at !== null;
   if (!ended) tick.value;
   const seconds = run.started_at === null ? null : ended ? run.seconds : (now() - Date.parse(run.started_at)) / 1000;
   const href = link(`workflows/runs/${encodeURIComponent(run.id)}`);
   /** @param {any} event */
   function open(event) {
-    if (event.target.closest("a") || getSelection()?.toString()) return;
+    if (event.target.closest("a, .pick") || getSelection()?.toString()) return;
     if (event.ctrlKey || event.metaKey) window.open(href);
     else go(href);
   }
-  return html`<tr class=${chosen ? "chosen" : ""} onClick=${open}>
+  return html`<tr class=${`${chosen ? "chosen" : ""} ${picked ? "picked" : ""}`} onClick=${open}>
+    <td class="pick"><input type="checkbox" aria-label=${`Choose ${run.id}`} checked=${picked} onChange=${pick} /></td>
     <td data-label="State"><${State} state=${run.status} /></td>
     <td data-label="Workflow" class="strong">${run.workflow}${run.attempt > 1 && html` <span class="tag">attempt ${run.attempt}</span>`}</td>
     <td data-label="Run"><${RunLink} id=${run.id} /></td>

@@ -8,8 +8,8 @@ import { go, path } from "./router.js";
 export const about = signal(/** @type {any} */ (null));
 get("about").then((found) => { about.value = found; }).catch(() => {});
 
-const NAV = [["workflows/runs", "Runs", "r"], ["workflows/", "Workflows", "w"], ["hooks", "Hooks", "h"], ["schedules", "Schedules", "s"], ["workers", "Workers", "k"]];
-const KEYS = [["/", "filter runs"], ["j k", "next, previous run"], ["Enter", "open it"], ["n p", "older, newer page"], ["g then r w h s k", "go to runs, workflows, hooks, schedules, workers"], ["t", "light, dark"], ["?", "these keys"], ["Esc", "close, leave the filter"]];
+const NAV = [["workflows/runs", "Runs", "r"], ["failures", "Failures", "f"], ["workflows/", "Workflows", "w"], ["invocations", "Steps", "i"], ["timeline", "Timeline", "t"], ["hooks", "Hooks", "h"], ["schedules", "Schedules", "s"], ["workers", "Workers", "k"], ["import", "Import", "m"]];
+const KEYS = [["/", "filter runs"], ["j k", "next, previous run"], ["Enter", "open it"], ["x", "choose it, for an action on many"], ["n p", "older, newer page"], ["1 – 8", "views of a run"], ["g then r f w i t h s k m", "go to runs, failures, workflows, steps, timeline, hooks, schedules, workers, import"], ["t", "light, dark"], ["?", "these keys"], ["Esc", "close, leave the filter"]];
 
 function isDark() {
   const chosen = document.documentElement.dataset.theme;
@@ -36,6 +36,7 @@ export function Shell({ children }) {
       const to = going && NAV.find(([, , key]) => key === event.key);
       going = event.key === "g";
       if (to) go(link(to[0]));
+      else if (event.key >= "1" && event.key <= "9") /** @type {HTMLElement | undefined} */ (document.querySelectorAll(".tabs a")[Number(event.key) - 1])?.click();
       else if (event.key === "?") setHelp(true);
       else if (event.key === "t") turn();
       else if (event.key === "/") {
@@ -57,7 +58,7 @@ export function Shell({ children }) {
     <header class="top">
       <a class="brand" href=${link("workflows/runs")}><img src=${link("static/icon.svg")} alt="" width="26" height="26" /><span>Holdfast</span></a>
       ${about.value && html`<span class="app" title=${about.value.store}>${about.value.app}${about.value.read_only ? html` <span class="tag">read-only</span>` : ""}</span>`}
-      <nav aria-label="Pages">${NAV.map(([to, word]) => html`<a href=${link(to)} aria-current=${at === to || (to === "workflows/runs" && at.startsWith(to)) ? "page" : undefined}>${word}</a>`)}</nav>
+      <nav aria-label="Pages">${NAV.map(([to, word]) => html`<a href=${link(to)} aria-current=${at === to || ((to === "workflows/runs" || to === "invocations") && at.startsWith(`${to}/`)) ? "page" : undefined}>${word}</a>`)}</nav>
       <span class="spacer"></span>
       <span class=${`live is-${connection.value}`} role="status"><i aria-hidden="true"></i><span>${connection.value === "live" ? "Live" : connection.value === "lost" ? "Reconnecting" : "…"}</span></span>
       <button class="plain icon" onClick=${turn} aria-label=${dark ? "Light theme" : "Dark theme"}><svg viewBox="0 0 16 16" aria-hidden="true">${dark ? html`<circle cx="8" cy="8" r="3" /><path d="M8 1.5v1.6M8 12.9v1.6M1.5 8h1.6M12.9 8h1.6M3.4 3.4l1.1 1.1M11.5 11.5l1.1 1.1M12.6 3.4l-1.1 1.1M4.5 11.5l-1.1 1.1" />` : html`<path d="M13.2 9.6A5.6 5.6 0 0 1 6.4 2.8a5.6 5.6 0 1 0 6.8 6.8z" />`}</svg></button>

@@ -1,5 +1,5 @@
 // The waterfall: a row for each step, child, hook and sleep; waiting for a worker, executing and retries told apart.
-import { html, useMemo, useState } from "./html.js";
+import { html, useMemo, useRef, useState } from "./html.js";
 import { link, now, tick } from "./api.js";
 import { cut, length } from "./format.js";
 import { rowsOf, scaleOf, summaryOf, ticksOf, idleOf } from "./layout.js";
@@ -34,10 +34,14 @@ export function Waterfall({ run, chosen, choose }) {
   if (!ended) tick.value;
   const end = ended ? run.timeline.end : Math.max(run.timeline.end, now() * 1000);
   const [fold, setFold] = useState(true);
+  const [zoom, setZoom] = useState(/** @type {[number, number] | null} */ (null));
+  const [brush, setBrush] = useState(/** @type {[number, number] | null} */ (null));
+  const axis = useRef(/** @type {any} */ (null));
   const idle = useMemo(() => idleOf(lanes, start, end), [lanes, Math.round((end - start) / 1e6)]);
-  const scale = scaleOf(lanes, start, end, fold);
+  const scale = scaleOf(lanes, start, end, fold, zoom);
   const rows = rowsOf(lanes, opened);
-  const ticks = fold && idle.length ? [] : ticksOf(end - start, innerWidth < 760 ? 3 : 6);
+  const [from, to] = zoom ?? [start, end];
+  const ticks = fold && idle.length && !zoom ? [] : ticksOf(to - from, innerWidth < 760 ? 3 : 6);
   const kinds = new Set(lanes.flatMap((/** @type {Lane} */ lane) => (lane.kind === "run" ? [] : lane.spans.map((span) => span.kind))));
   const outcomes = new Set(lanes.flatMap((/** @type {Lane} */ lane) => lane.spans.map((span) => span.outcome)));
 
@@ -48,20 +52,50 @@ export function Waterfall({ run, chosen, choose }) {
     setOpened(next);
   }
 
+  /** Where on the axis a pointer is, between 0 and 1. @param {PointerEvent} event */
+  function at(event) {
+    const box = axis.current.getBoundingClientRect();
+    return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+  }
+  /** @param {PointerEvent} event */
+  function grip(event) {
+    if (event.button !== 0) return;
+    axis.current.setPointerCapture(event.pointerId);
+    setBrush([at(event), at(event)]);
+  }
+  function letGo() {
+    if (brush && Math.abs(brush[1] - brush[0]) > 0.01) {
+      const [a, b] = [Math.min(...brush), Math.max(...brush)].map((x) => scale.time(x));
+      setZoom([a, Math.max(a + 1000, b)]);
+    }
+    setBrush(null);
+  }
+  /** Half or twice as much of the time. @param {number} factor */
+  function resize(factor) {
+    const middle = (from + to) / 2;
+    const half = Math.max(500, ((to - from) * factor) / 2);
+    const next = /** @type {[number, number]} */ ([Math.max(start, middle - half), Math.min(end, middle + half)]);
+    setZoom(next[0] <= start && next[1] >= end ? null : next);
+  }
+
   return html`<div class="waterfall card">
     <div class="legend">
       ${LEGEND.filter((kind) => kinds.has(kind)).map((kind) => html`<span><i class=${`bar ${kind.replace(" ", "-")}`}></i>${WORDS[kind]}</span>`)}
       ${outcomes.has("RETRY") && html`<span><i class="bar warn"></i>failed, tried again</span>`}
       ${(outcomes.has("FAILURE") || outcomes.has("LOST")) && html`<span><i class="bar bad"></i>failed</span>`}
       <span class="spacer"></span>
-      ${idle.length > 0 && html`<button class="plain small" aria-pressed=${fold} onClick=${() => setFold(!fold)}>${fold ? "Show idle time" : "Fold idle time"}</button>`}
+      ${zoom && html`<button class="plain small" onClick=${() => setZoom(null)}>All of the time</button>`}
+      <button class="plain small" aria-label="Less of the time" title="Zoom in; or drag over the axis" onClick=${() => resize(0.5)}>+</button>
+      <button class="plain small" aria-label="More of the time" title="Zoom out" disabled=${!zoom} onClick=${() => resize(2)}>−</button>
+      ${idle.length > 0 && !zoom && html`<button class="plain small" aria-pressed=${fold} onClick=${() => setFold(!fold)}>${fold ? "Show idle time" : "Fold idle time"}</button>`}
     </div>
-    <div class="axis" aria-hidden="true"><div></div><div class="track">
-      ${ticks.map((t) => html`<span class="tick" style=${{ left: `${scale.place(start + t) * 100}%` }}>${t === 0 ? "0" : length(t / 1e6)}</span>`)}
+    <div class="axis" aria-hidden="true"><div></div><div class="track" ref=${axis} title="Drag to look at a part" onPointerDown=${grip} onPointerMove=${(/** @type {any} */ e) => brush && setBrush([brush[0], at(e)])} onPointerUp=${letGo} onDblClick=${() => setZoom(null)}>
+      ${brush && html`<i class="brush" style=${{ left: `${Math.min(...brush) * 100}%`, width: `${Math.abs(brush[1] - brush[0]) * 100}%` }}></i>`}
+      ${ticks.map((t) => html`<span class="tick" style=${{ left: `${scale.place(from + t) * 100}%` }}>${from - start + t === 0 ? "0" : length((from - start + t) / 1e6)}</span>`)}
       ${scale.breaks.map((each) => html`<span class="break-label" style=${{ left: `${((each.from + each.to) / 2) * 100}%` }}>${length(each.us / 1e6)}</span>`)}
     </div></div>
     <ol class="lanes">
-      ${rows.slice(0, shown).map(({ lane, members }) => html`<${LaneRow} key=${lane.cmd + lane.kind} lane=${lane} members=${members} scale=${scale} end=${end} ticks=${ticks} start=${start}
+      ${rows.slice(0, shown).map(({ lane, members }) => html`<${LaneRow} key=${lane.cmd + lane.kind} lane=${lane} members=${members} scale=${scale} end=${end} ticks=${ticks} start=${from} until=${to}
         chosen=${chosen !== "" && chosen === lane.cmd} open=${opened.has(lane.cmd)} press=${() => (members.length ? toggle(lane.cmd) : choose(lane.cmd))} />`)}
     </ol>
     ${rows.length > shown && html`<button class="more" onClick=${() => setShown(shown + 5 * PAGE)}>Show ${Math.min(rows.length - shown, 5 * PAGE)} more of ${rows.length - shown}</button>`}
@@ -69,8 +103,8 @@ export function Waterfall({ run, chosen, choose }) {
   </div>`;
 }
 
-/** @param {{lane: Lane, members: Lane[], scale: any, start: number, end: number, ticks: number[], chosen: boolean, open: boolean, press: () => void}} props */
-function LaneRow({ lane, members, scale, start, end, ticks, chosen, open, press }) {
+/** @param {{lane: Lane, members: Lane[], scale: any, start: number, until: number, end: number, ticks: number[], chosen: boolean, open: boolean, press: () => void}} props */
+function LaneRow({ lane, members, scale, start, until: last, end, ticks, chosen, open, press }) {
   const attempts = members.length ? 0 : Math.max(0, ...lane.spans.map((span) => span.attempt));
   // Of many that are drawn in one row only what they did is shown.
   const spans = members.length ? members.flatMap((each) => each.spans.filter((span) => span.kind === "executing" || span.kind === "child")) : lane.spans;
@@ -79,7 +113,7 @@ function LaneRow({ lane, members, scale, start, end, ticks, chosen, open, press 
   const took = spans.length ? length((until - first) / 1e6) : "";
   const name = members.length ? `${lane.name} × ${members.length}` : lane.key && lane.kind !== "hook" ? lane.key : lane.name;
   const state = members.length ? summaryOf(members) : lane.state;
-  const said = [name, members.length ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, attempts > 1 ? `attempt ${attempts}` : "", took].filter(Boolean).join(", ");
+  const said = [attempts > 1 ? `${name} ×${attempts}` : name, members.length ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, took].filter(Boolean).join(", ");
   return html`<li class=${`lane ${lane.kind} ${chosen ? "chosen" : ""}`}>
     <button class="name" onClick=${press} aria-label=${said} aria-expanded=${members.length ? open : undefined} disabled=${!members.length && lane.kind !== "step" && lane.kind !== "child"}>
       ${members.length ? html`<span class="fold" aria-hidden="true">${open ? "▾" : "▸"}</span>`
@@ -91,13 +125,13 @@ function LaneRow({ lane, members, scale, start, end, ticks, chosen, open, press 
     <div class="track" onClick=${() => (members.length || lane.kind === "step" || lane.kind === "child") && press()}>
       ${ticks.map((t) => html`<i class="line" style=${{ left: `${scale.place(start + t) * 100}%` }}></i>`)}
       ${scale.breaks.map((/** @type {any} */ each) => html`<i class="break" style=${{ left: `${each.from * 100}%`, width: `${(each.to - each.from) * 100}%` }}></i>`)}
-      ${spans.slice(0, 300).map((span) => {
+      ${spans.filter((span) => (span.end ?? end) >= start && span.start <= last).slice(0, 300).map((span) => {
         const left = scale.place(span.start);
         const width = scale.place(span.end ?? end) - left;
         const words = `${WORDS[span.kind] ?? span.kind}${span.attempt > 1 ? `, attempt ${span.attempt}` : ""}: ${length(((span.end ?? end) - span.start) / 1e6)}${span.end === null ? " so far" : ""}${span.worker ? ` on ${span.worker}` : ""}${span.outcome ? `, ${span.outcome.toLowerCase()}` : ""}`;
         return html`<i class=${`bar ${span.kind.replace(" ", "-")} ${toneOf(span)} ${span.end === null ? "open" : ""}`} title=${words} style=${{ left: `${left * 100}%`, width: `${width * 100}%` }}></i>`;
       })}
-      ${took && html`<span class="took" style=${{ left: `${scale.place(until) * 100}%` }}>${took}</span>`}
+      ${took && until >= start && until <= last && html`<span class="took" style=${{ left: `${scale.place(until) * 100}%` }}>${took}</span>`}
     </div>
   </li>`;
 }

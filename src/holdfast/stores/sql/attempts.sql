@@ -2,11 +2,11 @@
 -- a time, and deleted with what puts its outcome into the inbox of its run.
 
 -- name: claim_attempts
+-- Those that are due first, though none is left for later: the clock may have been set back since they were due.
 UPDATE attempts SET worker = :worker, state = 'CLAIMED', claimed_at = :now
 WHERE token IN (
     SELECT token FROM attempts
-    WHERE app = :app AND worker IS NULL AND state = 'READY' AND queue {among queues} AND not_before <= :now
-      AND step {among steps}
+    WHERE app = :app AND worker IS NULL AND state = 'READY' AND queue {among queues} AND step {among steps}
     ORDER BY not_before LIMIT :limit)
 RETURNING token, body, not_before, clock;
 

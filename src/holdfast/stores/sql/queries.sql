@@ -321,3 +321,12 @@ WHERE app = :app AND name = :name AND revision = :revision;
 
 -- name: delete_schedule
 DELETE FROM schedules WHERE app = :app AND name = :name AND revision = :revision;
+
+-- name: record_outcome
+-- By the transaction of the step itself, once, as long as its run is there.
+INSERT INTO attributes (run, key, value, body)
+SELECT no, 'outcome', :value, :body FROM runs WHERE no = :run {fence}
+ON CONFLICT (run, key, value) DO NOTHING;
+
+-- name: recorded_outcome
+SELECT body FROM attributes WHERE run = :run AND key = 'outcome' AND value = :value;

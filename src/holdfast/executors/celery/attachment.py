@@ -1,0 +1,70 @@
+"""An app joined to a Celery app: its steps are tasks there, and a worker of it has an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from celery import Celery
+
+from holdfast.core.definitions import StepDefinition
+from holdfast.errors import DefinitionError
+from holdfast.executors.celery.broker import Broker
+from holdfast.executors.celery.carrier import CeleryCarrier
+from holdfast.executors.celery.durable import divert
+from holdfast.executors.celery.pool import EngineStep, Hosting, Pool, add_task
+from holdfast.printing import show
+
+
+def make_celery(app: str, broker: str) -> Celery:
+    """A Celery app for one that has none. It has a queue of its own, so that workers of others on the same broker don't
+    take messages that mean nothing to them."""
+    celery = Celery(app, broker=broker, set_as_current=False)
+    celery.conf.update(
+        task_ignore_result=True, task_default_queue=app, broker_connection_retry_on_startup=True,
+        worker_hijack_root_logger=True,
+    )  # fmt: skip
+    return celery
+
+
+class Attachment:
+    """Joins them. `make_host` makes what executes attempts in a process of the pool."""
+
+    def __init__(
+        self,
+        app: str,
+        celery: Any,
+        steps: Iterable[StepDefinition],
+        *,
+        make_host: Callable[[bool, Callable[[], bool]], Hosting],
+        load: Callable[[], None],
+        describe: Callable[[], dict[str, Any]],
+    ) -> None:
+        if not isinstance(celery, Celery):
+            raise DefinitionError(f"celery={show(celery)}: give a Celery app, or broker='redis://...'")
+        self.celery = celery
+        self._app = app
+        self._pool = Pool(make_host)
+        self._names: dict[str, str] = {}
+        for step in steps:
+            self.add(step)
+        self._pool.come_and_go_with_the_worker()
+        # A class of its own: those of several apps may be parts of the same worker.
+        given = {"load": staticmethod(load), "describe": staticmethod(describe), "pool": self._pool}
+        celery.steps["worker"].add(type(f"Holdfast_{app}", (EngineStep,), given))
+
+    def add(self, step: StepDefinition) -> None:
+        """Make a step a task, by the name of the app and its own; a task that became a step keeps its name."""
+        task = getattr(step.function, "celery_task", None)
+        if task is not None and (task.app is self.celery or task.name in self.celery.tasks):
+            self._names[step.name] = task.name
+            divert(task, self._pool.perform)
+            return
+        self._names[step.name] = name = f"{self._app}.{step.name}"
+        add_task(self.celery, name, self._pool.perform)
+
+    def task_name(self, step: str) -> str:
+        return self._names.get(step) or f"{self._app}.{step}"
+
+    def carrier(self) -> CeleryCarrier:
+        return CeleryCarrier(Broker(self.celery, self._app), self.task_name)

@@ -1,0 +1,6 @@
+from __future__ import annotations
+
+from behaviour_steps import make_app
+
+made = make_app("process", {"pool": "process"})
+app = made.app
