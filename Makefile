@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := .venv-docs
+DEMO := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
 .PHONY: install demo test check check-js torture mutants bench bench-ab bench-celery bench-peers docs format clean
 .DEFAULT_GOAL := test
@@ -15,8 +16,17 @@ $(STAMP): pyproject.toml
 
 install: $(STAMP)
 
-demo: $(STAMP)
-	$(BIN)/python -m holdfast.demo
+# What the demo needs and no more, in an environment of its own, unless there is one for development.
+.venv-demo/.installed: pyproject.toml
+	@echo "1/3  making an environment in .venv-demo"
+	@$(PYTHON) -m venv .venv-demo
+	@echo "2/3  installing Holdfast and what its monitor needs there, a dozen small packages"
+	@.venv-demo/bin/python -m pip install --quiet --disable-pip-version-check -e ".[monitor]"
+	@touch $@
+
+demo: $(DEMO)/.installed
+	@echo "3/3  playing an order process, with a crash in it"
+	@$(DEMO)/bin/python -m holdfast.demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not torture"
@@ -72,4 +82,4 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(DOCS) site .bench-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) $(DOCS) .venv-demo site .bench-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist

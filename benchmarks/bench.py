@@ -26,6 +26,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cpu
+import lists
+import on_postgres
 from floor import floor_ms
 from workflows import (
     LENGTH,
@@ -37,6 +39,7 @@ from workflows import (
     fan,
     far_step,
     gathered,
+    gathered_under_limits,
     in_a_line,
     in_sequence,
     in_sequence_far,
@@ -50,6 +53,7 @@ from workflows import (
 )
 
 from holdfast import chain, chord
+from holdfast.api.handles import Which
 from holdfast.ports import RunQuery
 
 ROWS: list[dict[str, Any]] = []
@@ -124,10 +128,38 @@ def in_process(floor: float) -> None:
         row(f"DAG of {WIDTH:,}, a fan", best(3, lambda: fan.start({}).result()), "s")
 
 
+def limited() -> None:
+    """What a limit adds to a step, in batches: with room for all, with a key, and with a line of those who wait."""
+    n = 2_000
+    with app.worker():
+        gathered.start(n).result()
+        without = best(3, lambda: gathered.start(n).result())
+        for how, title in (
+            ("limited", "a limit with room"),
+            ("keyed", "a limit per key"),
+            ("scarce", "20 slots for all"),
+        ):
+            took = best(3, lambda how=how: gathered_under_limits.start(n, how).result())  # type: ignore[misc]
+            row(f"{title} adds, a step", (took - without) / n * 1e3, "ms", note=f"gather of {n:,}: {took:.2f} s")
+
+
 def normalised() -> None:
     for workload in ("many", "many-plain", "resume"):
         title, _ = cpu.WORKLOADS[workload]
         row(f"normalised CPU: {title}", min(cpu.measure(workload)[0] for _ in range(3)), "µs", note=cpu.UNIT)
+    telemetry()
+
+
+def telemetry() -> None:
+    """What those who listen cost a step, against nobody, in turns."""
+    listening = ("many-metrics", "many-watched", "many-told")
+    costs = {name: [0.0] * 5 for name in ("many", *listening)}
+    for i in range(5):
+        for name, found in costs.items():
+            found[i] = cpu.measure(name)[0]
+    nobody = statistics.median(costs["many"])
+    for name in listening:
+        row(f"telemetry: {cpu.WORKLOADS[name][0]}", statistics.median(costs[name]) / nobody, "× nobody")
 
 
 def composed(floor: float) -> None:
@@ -149,7 +181,7 @@ def throughput() -> None:
     worker = Worker()
     for run in runs:
         run.result()
-    rows = [app.client.row(run.id) for run in runs]
+    rows = [app.client.row(Which(run.id)) for run in runs]
     took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
     row("1,000 workflows × 5 steps", 5_000 / took, "steps/s", note=f"{took:.2f} s, one worker process")
     before, more = worker.memory(), 5_000
@@ -253,9 +285,21 @@ def sleeping(n: int) -> None:
     worker.until_parked()
     for run in runs:
         run.result()
-    last = max(app.client.row(run.id).finished_at or 0 for run in runs) / 1e6
+    last = max(app.client.row(Which(run.id)).finished_at or 0 for run in runs) / 1e6
     row(f"wake {many:,} parked runs, due at the same moment", many / (last - moment), "runs/s")
     worker.stop()
+
+
+def looking(folder: Path, runs: int) -> None:
+    """What the monitor's server takes to find runs among many."""
+    found = lists.measure(str(folder / "lists.db"), runs)
+    pages = {name: ms for name, ms in found.items() if "page" in name}
+    for what, times in (
+        ("page of runs", pages),
+        ("count of runs", {n: ms for n, ms in found.items() if n not in pages}),
+    ):
+        slowest = max(times, key=lambda name: times[name])
+        row(f"slowest {what} among {runs:,}, of {len(times)}", times[slowest], "ms", note=slowest)
 
 
 def importing() -> None:
@@ -315,6 +359,8 @@ def main() -> None:
     parser.add_argument("--elsewhere", action="store_true", help="only steps that another process executes")
     parser.add_argument("--store", help="on this store, instead of a new SQLite file")
     parser.add_argument("--sleepers", type=int, default=100_000)
+    parser.add_argument("--postgres", action="store_true", help="only the rows of PostgreSQL")
+    parser.add_argument("--listed", type=int, default=1_000_000, help="runs that the monitor finds others among")
     options = parser.parse_args()
     print(
         f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} cores, SQLite {sqlite3.sqlite_version}"
@@ -328,12 +374,16 @@ def main() -> None:
         if options.overhead:
             step_overhead(lambda: floor_ms(folder, "FULL"))
             return
+        if options.postgres:
+            on_postgres.measure(row, Worker)
+            return
         floor = floor_ms(folder, "FULL")
         row("floor: a bare commit of one row, FULL", floor, "ms")
         row("floor: the same, NORMAL", floor_ms(folder, "NORMAL"), "ms")
         importing()
         in_process(floor)
         composed(floor)
+        limited()
         row("floor once more", floor_ms(folder, "FULL"), "ms")
         normalised()
         throughput()
@@ -341,6 +391,8 @@ def main() -> None:
         across_processes()
         resuming()
         sleeping(options.sleepers)
+        on_postgres.measure(row, Worker)
+        looking(folder, options.listed)
         overhead = step_overhead(lambda: floor_ms(folder, "FULL"))
     if options.json:
         facts = {

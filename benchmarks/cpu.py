@@ -65,6 +65,17 @@ def many(workflow: Any, runs: int = 1_000) -> Cost:
     return each(normalised(drain), runs * 5)
 
 
+def told(metrics: bool = False, watched: bool = False) -> Cost:
+    """The same with those who listen: metrics in the process, and somebody who receives telemetry events elsewhere."""
+    from holdfast.telemetry.metrics import Metrics
+
+    if metrics:
+        app.instruments.add(Metrics())
+    if watched:
+        app.store.watch("the benchmark", app.store.now() + 600_000_000)
+    return many(in_sequence)
+
+
 def alone(workflow: Any, n: int = 1_000) -> Cost:
     with app.worker():
         workflow.start(50).result()
@@ -128,6 +139,9 @@ def across(n: int = 300) -> Cost:
 WORKLOADS: dict[str, tuple[str, Callable[[], Cost]]] = {
     "many": ("1,000 runs × 5 async steps, a step", lambda: many(in_sequence)),
     "many-plain": ("1,000 runs × 5 plain steps, a step", lambda: many(in_sequence_plain)),
+    "many-metrics": ("the same, with metrics", lambda: told(metrics=True)),
+    "many-watched": ("the same, with a receiver elsewhere", lambda: told(watched=True)),
+    "many-told": ("the same, with both", lambda: told(metrics=True, watched=True)),
     "alone": ("sequential async step", lambda: alone(in_sequence)),
     "alone-plain": ("sequential plain step", lambda: alone(in_sequence_plain)),
     "volatile": ("step with durable=False", lambda: alone(in_sequence_volatile)),

@@ -74,6 +74,27 @@ async def gathered(n: int) -> int:
     return sum(await asyncio.gather(*[async_step(i) for i in range(n)]))
 
 
+@app.step(concurrency=1_000)
+async def limited_step(i: int) -> int:
+    return i
+
+
+@app.step(concurrency=20, key=lambda i: i % 50)
+async def keyed_step(i: int) -> int:
+    return i
+
+
+@app.step(concurrency=20)
+async def scarce_step(i: int) -> int:
+    return i
+
+
+@app.workflow
+async def gathered_under_limits(n: int, how: str) -> int:
+    step = {"limited": limited_step, "keyed": keyed_step, "scarce": scarce_step}[how]
+    return sum(await asyncio.gather(*[step(i) for i in range(n)]))
+
+
 @app.workflow
 async def then_wait(n: int) -> int:
     total = 0

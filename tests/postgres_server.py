@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,9 @@ class Missing(Exception):
 class Server:
     """A server in `folder`, which is its alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, options: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self._options = {**dict(option.split("=", 1) for option in OPTIONS), **(options or {})}
         self.data = folder / "data"
         self.url = f"postgresql://postgres@/postgres?host={folder}"
 
@@ -46,7 +47,7 @@ class Server:
         _as_server(self.folder, "initdb", "-D", str(self.data), "-U", "postgres", "--auth=trust", "--encoding=UTF8",
                    "--locale=C", "--no-sync", "--no-instructions")  # fmt: skip
         with (self.data / "postgresql.conf").open("a") as file:
-            file.writelines(f"{name} = '{value}'\n" for name, _, value in (option.partition("=") for option in OPTIONS))
+            file.writelines(f"{name} = '{value}'\n" for name, value in self._options.items())
             file.write(f"unix_socket_directories = '{self.folder}'\n")
 
     def start(self) -> None:
@@ -129,9 +130,9 @@ def shared_server(place: Path) -> str:
 
 
 @contextlib.contextmanager
-def own_server() -> Iterator[Server]:
-    """A server to be stopped and restarted."""
-    server = Server(Path(tempfile.mkdtemp(prefix="hf-pg-")))
+def own_server(options: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A server to be stopped and restarted, with settings other than those of tests if `options` say so."""
+    server = Server(Path(tempfile.mkdtemp(prefix="hf-pg-")), options)
     try:
         server.make()
         server.start()

@@ -76,6 +76,18 @@ def pictures(page: Page, url: str, runs: dict[str, Any], take: Any) -> None:
     page.goto(f"{base}workflows/runs/{runs['order']}")
     page.get_by_role("button", name=re.compile("^charge_card")).click()
     take("run")
+    for name, path, shown in (
+        ("graph", "workflows/runs/trip-88?view=graph", ".node"),
+        ("failures", "failures", ".group"),
+        ("workflow", "workflows/?name=fulfil_order", ".square"),
+        ("dag", "workflows/runs/report-46?view=graph", ".node"),
+        ("workers", "timeline?seconds=60", ".bar.at-row"),
+    ):
+        page.goto(base + path)
+        page.locator(shown).first.wait_for()
+        if name == "workers":
+            page.get_by_role("button", name="Fit").click()
+        take(name)
 
 
 def charged(page: Page, base: str) -> str:

@@ -14,10 +14,8 @@ def reserve(order: str) -> str:
     return f"reservation of {order}"
 
 
-@app.step(retry_delay="200ms")
+@app.step
 def charge(order: str) -> str:
-    if this_step.attempt == 1:
-        raise ConnectionError("the bank is busy")
     return f"payment of {order}"
 
 

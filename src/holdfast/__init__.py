@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.api.calls import ChildRun, StepFuture
     from holdfast.api.canvas_reader import signature
-    from holdfast.api.context import WorkflowIdentity, this_step, wf
+    from holdfast.api.context import WorkflowIdentity, this_step, transaction, wf
     from holdfast.api.domain_events import emit, wait_for_event
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import Run, RunPage
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from holdfast.compose.checkpointed import Checkpoint, Checkpointed
     from holdfast.compose.dag import Dag
     from holdfast.compose.saga import Saga, saga
-    from holdfast.core.context import StepAttempt
+    from holdfast.core.context import StartCall, StepAttempt, WorkflowAttempt
+    from holdfast.core.limits import Limit
     from holdfast.core.resources import Resource, use
     from holdfast.default_app import step, workflow
     from holdfast.errors import (
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         StoreError,
         StoreFullError,
         StoreLostError,
+        StoreMovedError,
         StoreReadOnlyError,
         StoreSchemaError,
         StoreUnavailableError,
@@ -134,6 +136,7 @@ __all__ = [
     "HookNotFoundError",
     "HookPayloadError",
     "HookTokenError",
+    "Limit",
     "LogLine",
     "MemberError",
     "NeverAwaitedError",
@@ -172,6 +175,7 @@ __all__ = [
     "Selection",
     "Sent",
     "Signature",
+    "StartCall",
     "Status",
     "StatusEntry",
     "Step",
@@ -186,6 +190,7 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StoreLostError",
+    "StoreMovedError",
     "StoreReadOnlyError",
     "StoreSchemaError",
     "StoreUnavailableError",
@@ -196,6 +201,7 @@ __all__ = [
     "ValueCodecError",
     "WorkerLostError",
     "Workflow",
+    "WorkflowAttempt",
     "WorkflowCodeError",
     "WorkflowIdentity",
     "WorkflowTimeoutError",
@@ -215,6 +221,7 @@ __all__ = [
     "start_child_workflow",
     "step",
     "this_step",
+    "transaction",
     "use",
     "wait_for_event",
     "wf",
@@ -224,7 +231,7 @@ __all__ = [
 _HOMES = {
     "holdfast.api.calls": ["ChildRun", "StepFuture"],
     "holdfast.api.canvas_reader": ["signature"],
-    "holdfast.api.context": ["WorkflowIdentity", "this_step", "wf"],
+    "holdfast.api.context": ["WorkflowIdentity", "this_step", "transaction", "wf"],
     "holdfast.api.domain_events": ["emit", "wait_for_event"],
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": ["Run", "RunPage"],
@@ -238,7 +245,8 @@ _HOMES = {
     "holdfast.api.waiting": ["shield", "sleep"],
     "holdfast.app": ["App"],
     "holdfast.codec": ["Blobs", "Codec", "Directory"],
-    "holdfast.core.context": ["StepAttempt"],
+    "holdfast.core.context": ["StartCall", "StepAttempt", "WorkflowAttempt"],
+    "holdfast.core.limits": ["Limit"],
     "holdfast.core.resources": ["Resource", "use"],
     "holdfast.compose.saga": ["Saga", "saga"],
     "holdfast.compose.dag": ["Dag"],

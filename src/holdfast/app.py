@@ -89,7 +89,7 @@ class App(Registry):
 
     `store` is a path, a URL or None for `./<name>.db`; HOLDFAST_STORE overrides it. `include` names modules that
     define more of the app. `version` names the build of its code, which is a digest of the code if nothing is said;
-    HOLDFAST_VERSION overrides it. `keep_logs` is the level from which on what steps log is kept with their runs; None
+    HOLDFAST_VERSION overrides it. What steps log at the level `keep_logs` or above is kept with their runs; None
     keeps nothing. `instruments` are told what happens in this process; `app.instruments.add` adds more. With a `broker`, or
     a `celery` app, steps execute in the pools of Celery workers; HOLDFAST_BROKER overrides it.
     """
@@ -433,9 +433,12 @@ class App(Registry):
         """Its schedules: to look at, to change, and to declare."""
         return Schedules(self)
 
-    def emit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
-        """Emit a domain event; its id. The same name and `key` again is the same event."""
+    def emit(self, name: str, payload: object = None, *, key: str | None = None, connection: object = None) -> str:
+        """Emit a domain event; its id. The same name and `key` again is the same event. With the `connection` of an open
+        transaction it is emitted once that is committed."""
         loop = running()
+        if connection is not None:
+            return self.client.joined(connection).emit(name, payload, key)
         if loop is None:
             return self.client.emit(name, payload, key)
         if loop.execution.app != self.name:
@@ -444,10 +447,12 @@ class App(Registry):
             )
         return emit_now(name, payload, key)
 
-    async def aemit(self, name: str, payload: object = None, *, key: str | None = None) -> str:
+    async def aemit(
+        self, name: str, payload: object = None, *, key: str | None = None, connection: object = None
+    ) -> str:
         """`emit` for async code."""
-        if running() is not None:
-            return self.emit(name, payload, key=key)
+        if running() is not None or connection is not None:
+            return self.emit(name, payload, key=key, connection=connection)
         return await asyncio.to_thread(lambda: self.emit(name, payload, key=key))
 
     def trace(self, id: str) -> TraceNode:
@@ -557,7 +562,7 @@ class App(Registry):
         """How a process of its own finds this app; None if it can't."""
         functions: list[Any] = [d.function for d in self._steps.values()]
         functions += [d.function for d in self._workflows.values()]
-        wrappers = [around.function.__module__ for around in self.arounds]
+        wrappers = [around.function.__module__ for around in (*self.arounds, *self.start_arounds)]
         modules = {str(getattr(f, "func", f).__module__) for f in functions} | {*self.include, *wrappers}
         main_file = ""
         if "__main__" in modules:

@@ -46,7 +46,8 @@
     │   └── PayloadTooLargeError
     └── StoreError
         ├── StoreUnavailableError
-        │   └── StoreLostError    the database was deleted or replaced under this process
+        │   ├── StoreLostError    the database was deleted or replaced under this process
+        │   └── StoreMovedError   its runs go on in another database
         ├── StoreBusyError
         ├── StoreFullError
         ├── StoreReadOnlyError
@@ -343,6 +344,10 @@ class StoreUnavailableError(StoreError):
 
 class StoreLostError(StoreUnavailableError):
     """The database was deleted or replaced while this process had it open. Nothing that it writes would last."""
+
+
+class StoreMovedError(StoreUnavailableError):
+    """The runs of this database were moved to another one by `holdfast db copy`, or are being moved here."""
 
 
 class StoreBusyError(StoreError):

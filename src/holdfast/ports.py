@@ -52,7 +52,7 @@ class StepState(StrEnum):
 
 class RunRow(msgspec.Struct, kw_only=True, gc=False):
     """A run without its history. `no` is the store's own number for it. `end_seq` is that of the event that ended it; of a
-    run that goes on, that of the last event when its row was written, or 0."""
+    run that goes on, that of the last event when its row was written, or 0. One that is `limited` may have slots."""
 
     no: int
     app: str
@@ -80,6 +80,7 @@ class RunRow(msgspec.Struct, kw_only=True, gc=False):
     started_at: int | None = None
     finished_at: int | None = None
     expires_at: int | None = None
+    limited: bool = False
 
 
 class Record(msgspec.Struct, gc=False):
@@ -127,7 +128,7 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     is in the inbox; with `once`, as long as the run is there. With `run_no` or `child_of` it is only for the run of that
     number, or for a child of that run: an id may have been given to another run. If there is no such run, or with
     `or_ended` if it takes nothing any more, `if_gone` is posted instead. A `request` is asked once, as long as its answer
-    is kept."""
+    is kept. It `frees` the slots of that command if its run is held: nobody else will until that goes on."""
 
     run_id: str
     kind: str
@@ -141,13 +142,16 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     if_gone: Message | None = None
     or_ended: bool = False
     request: str = ""
+    frees: str = ""
 
 
 class Posted(msgspec.Struct, gc=False):
-    """What became of a message: the status of its run, None if there is none, and whether it was put into the inbox."""
+    """What became of a message: the status of its run, None if there is none, and whether it was put into the inbox. In
+    the lines `freed`, by limit and key, somebody else may have a turn."""
 
     status: str | None
     kept: bool
+    freed: list[Line] = []
 
 
 class Letter(msgspec.Struct, gc=False):
@@ -168,6 +172,91 @@ Farewell = Callable[[RunRow, list[Letter]], list[Message]]
 """Who is told what of a run that is deleted, with these messages unread."""
 
 
+Line = tuple[str, str]
+"""Where slots are waited for: the name of a limit, and a key ('' if it has none)."""
+
+
+class LimitRow(msgspec.Struct, kw_only=True, frozen=True, gc=False):
+    """A limit as code declares it: up to `concurrency` at once, `rate` in each `period` and `burst` together after a quiet
+    time. 0 is no limit."""
+
+    name: str
+    keyed: bool = False
+    of_runs: bool = False
+    concurrency: int = 0
+    rate: int = 0
+    period: int = 0
+    burst: int = 1
+
+
+class Ask(msgspec.Struct, kw_only=True, gc=False):
+    """A slot is wanted for the command `cmd` of a run, or for all of it ('') before it begins. `lines` are those to stand
+    in one after the other, each a limit, a key, and by what those that wait in it take turns. `letter` is what the run is
+    told when it has them all, as a message of the kind "slot" (a `control` one if so). If none is free the run is told the
+    `refusal`, if there is one, and it is over; with an `eviction` the oldest in that line are told that, as "cancel"."""
+
+    cmd: str
+    token: str
+    lines: Sequence[tuple[str, str, str]]
+    letter: bytes
+    control: bool = False
+    refusal: bytes | None = None
+    eviction: bytes | None = None
+
+
+class SlotRow(msgspec.Struct, kw_only=True, gc=False):
+    """Where a command of a run stands: `granted` once it has all its slots. `limits` are those it stands in or will."""
+
+    cmd: str
+    token: str
+    granted: bool
+    limits: list[str]
+
+
+class Place(msgspec.Struct, kw_only=True, gc=False):
+    """A slot that a run waits for, and how many wait in that line up to it; 0 if it has it. `next_at` is when the next of
+    that line may begin, if that is a matter of time."""
+
+    cmd: str
+    limit: str
+    key: str
+    place: int
+    asked_at: int
+    in_use: int
+    next_at: int | None = None
+
+
+class LineUse(msgspec.Struct, kw_only=True, gc=False):
+    """How much of a limit is in use under one key, and how many wait."""
+
+    key: str
+    in_use: int
+    waiting: int
+    next_at: int | None = None
+
+
+class LimitUse(msgspec.Struct, kw_only=True, gc=False):
+    """A limit, and its lines: first those in which most wait. There may be more `keys` than lines that are told."""
+
+    limit: LimitRow
+    in_use: int
+    waiting: int
+    keys: int
+    lines: list[LineUse]
+
+
+class Served(msgspec.Struct, kw_only=True):
+    """What came of serving a limit: letters for runs of the worker that did (the others have them in their inboxes, if any
+    were `posted`), limits whose lines have got somebody new, the keys in whose lines something `moved`, and when lines can
+    move next because of time."""
+
+    letters: list[tuple[int, bytes]] = []
+    posted: bool = False
+    onward: list[str] = []
+    moved: set[str] = set()
+    due: dict[str, int] = {}
+
+
 class Answer(msgspec.Struct, gc=False):
     """What a run has answered to a request, by the event of that number. The first one stands."""
 
@@ -178,7 +267,8 @@ class Answer(msgspec.Struct, gc=False):
 
 class Change(msgspec.Struct, kw_only=True, gc=False):
     """What one commit does to one run and because of it. Events before `forget_before`, and what they have answered, are
-    deleted."""
+    deleted. It gives back the slots of commands in `gives_back` (and of all that are not in `keeps` and are not executed
+    elsewhere, unless that is None; none are kept if it is empty), then it asks for others."""
 
     no: int
     records: Sequence[Record] = ()
@@ -191,6 +281,9 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     streamed: Sequence[tuple[str, int, int, bytes]] = ()
     signals: Sequence[Emission | Subscription | Unsubscription] = ()
     news: Sequence[Emission] = ()
+    asks: Sequence[Ask] = ()
+    gives_back: Sequence[str] = ()
+    keeps: Sequence[str] | None = None
     answers: Sequence[Answer] = ()
     forget_before: int = 0
     attempts: Sequence[NewAttempt] = ()
@@ -355,21 +448,24 @@ class Collected(msgspec.Struct, kw_only=True):
 
 class Claimed(msgspec.Struct):
     """A run that now belongs to the worker that claimed it, with its history from `base_seq` on. `is_first` says that
-    no worker had it before. Each of its attempts elsewhere is in `attempts`, or its outcome in `letters`, or in both."""
+    no worker had it before. Each of its attempts elsewhere is in `attempts`, or its outcome in `letters`, or in both. Slots
+    are those of a run that is `limited`."""
 
     row: RunRow
     payloads: list[bytes]
     letters: list[Letter]
     is_first: bool = False
     attempts: list[AttemptRow] = []
+    slots: list[SlotRow] = []
 
 
 class Committed(msgspec.Struct):
-    """What a commit has led to beside itself: runs that were claimed, and whether any news were recorded, so that those
-    who listen should look."""
+    """What a commit has led to beside itself: runs that were claimed, whether any news were recorded, so that those
+    who listen should look, and lines of limits in which a slot is free now."""
 
     claimed: list[Claimed]
     emitted: bool = False
+    freed: list[Line] = []
 
 
 class WorkerKind(StrEnum):
@@ -418,6 +514,7 @@ class RunNote(msgspec.Struct, array_like=True, gc=False):
     kind: str
     ts: int
     clock: int
+    attempt: int
     reason: str = ""
 
 
@@ -600,6 +697,14 @@ class Query(Protocol):
     def queues(self) -> list[QueueRow]:
         """What there is in the queues of the app, by name."""
 
+    # -- limits
+
+    def limits(self, lines: int) -> list[LimitUse]:
+        """The limits of the app by name, each with up to `lines` of its lines."""
+
+    def places(self, run_id: str) -> list[Place]:
+        """The slots that a run has or waits for, by command."""
+
     # -- schedules and domain events
 
     def schedules(self, name: str | None = None) -> list[ScheduleRow]:
@@ -635,6 +740,15 @@ class Store(Query, Protocol):
     def strain(self) -> str:
         """What weighs on the store without keeping it from working, and what to do about it; empty if nothing does. What
         can be done here is done."""
+
+    def join(self, connection: object) -> tuple[Store, Notifier]:
+        """This store inside the transaction that somebody else's connection to the same database has open, and a notifier
+        whose hints leave with it: what `create`, `post` and `emit` do there happens when that transaction is committed,
+        or not at all. An ArgumentError if it can't be joined."""
+
+    def transaction(self, run_no: int | None, key: str) -> StepTransaction:
+        """A transaction for a step of that run; `key` is the same for all attempts of the step and for no other step. Of a
+        step that is called outside of a run, `run_no` is None, and nothing is recorded."""
 
     # -- workers
 
@@ -778,6 +892,22 @@ class Store(Query, Protocol):
     def unclaimed(self, queues: Sequence[str], before: int, limit: int) -> list[AttemptRow]:
         """Attempts in these queues that nobody has claimed although they were due before `before`, oldest first."""
 
+    # -- limits
+
+    def declare_limits(self, limits: Sequence[LimitRow]) -> list[str]:
+        """These hold from now on, for those who wait already too. The names of those that are new or have changed."""
+
+    def slots(self, nos: Sequence[int]) -> dict[int, list[SlotRow]]:
+        """The slots that runs of these numbers have or wait for."""
+
+    def serve(self, worker_id: str, name: str, keys: Sequence[str] | None) -> Served:
+        """Give the free slots of a limit to those who wait, in turn: in the lines of these keys (None: in all) and in
+        those that somebody has come to since the last time. Never more than the limit allows, whoever else does the same.
+
+        A run that has all its slots is told with its letter: by the answer if the worker owns it, else in its inbox.
+        Raises Fenced, with nothing done, if the worker has been declared dead. Slots of runs that have ended are no
+        longer there once all lines were served."""
+
     # -- schedules
 
     def due_schedules(self, names: Sequence[str], limit: int) -> list[ScheduleRow]:
@@ -873,6 +1003,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     data: dict[str, Any]
     correlation: str = ""
     quiet: bool = False
+    headers: dict[str, str] = {}
     checkpoint: bytes | None = None
     streams_as: int = 0
     company: int = 0
@@ -899,6 +1030,30 @@ class Outcome(msgspec.Struct, kw_only=True):
     emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None
     logs: bytes | None = None
+
+
+class StepTransaction(Protocol):
+    """What a step writes itself, committed together with its outcome. Of all attempts of one step, wherever and whenever
+    they execute, one commits."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection to the store's database, inside the transaction, which begins when this is first asked
+        for. Whoever gets it must not end the transaction."""
+
+    @property
+    def has_begun(self) -> bool: ...
+
+    def recorded(self) -> bytes | None:
+        """The outcome that an attempt of this step has committed, if one has."""
+
+    def commit(self, body: bytes) -> bytes | None:
+        """Commit what was written, with `body` as the outcome. What is given is what counts: `body`, or what another
+        attempt has recorded, and then nothing of this one is kept; None if the run is gone, and nothing is kept either. A
+        StoreError means that nothing happened: a commit in doubt is waited for."""
+
+    def rollback(self) -> None:
+        """Keep nothing. It never fails."""
 
 
 class Executor(Protocol):

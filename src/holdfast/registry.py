@@ -9,6 +9,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, ParamSpec, TypeVar, get_type_hints, overload
 
 from holdfast.api.checks import check_name
@@ -32,7 +33,7 @@ from holdfast.api.owner import Owner
 from holdfast.api.requests import REQUESTS, RequestDefinition, make_request
 from holdfast.api.schedules import Schedule, Schedules, When, to_schedules
 from holdfast.codec import Codec
-from holdfast.core.context import StepAttempt
+from holdfast.core.context import StartCall, StepAttempt, WorkflowAttempt
 from holdfast.core.definitions import (
     Around,
     RetryDelay,
@@ -43,6 +44,7 @@ from holdfast.core.definitions import (
 )
 from holdfast.core.domain import Scalar, Subscriber, Where, check_event_name, check_where
 from holdfast.core.execution import Execution
+from holdfast.core.limits import BoundLimit, Key, Limit, WhenFull, bind
 from holdfast.core.registry import OWN_PREFIX, is_own
 from holdfast.core.resources import Resource, resources_of
 from holdfast.durations import Duration
@@ -52,7 +54,7 @@ from holdfast.errors import (
     DuplicateNameError,
     UnknownNameError,
 )
-from holdfast.ports import ScheduleRow
+from holdfast.ports import LimitRow, ScheduleRow
 from holdfast.printing import show
 from holdfast.telemetry.instruments import Instruments
 
@@ -62,6 +64,8 @@ T = TypeVar("T")
 M = TypeVar("M")
 A = TypeVar("A")
 W = TypeVar("W", bound=Callable[[StepAttempt], Iterator[None]] | Callable[[StepAttempt], AsyncIterator[None]])
+V = TypeVar("V", bound=Callable[[WorkflowAttempt], Iterator[None]])
+U = TypeVar("U", bound=Callable[[StartCall], Iterator[None]])
 F = TypeVar("F", bound=Step[..., Any] | Workflow[..., Any])
 D = TypeVar("D", StepDefinition, WorkflowDefinition)
 Pool = Literal["thread", "process"]
@@ -76,6 +80,8 @@ class Registry(Owner, abc.ABC):
         self.codec = codec
         self.include = include
         self.arounds: list[Around] = []
+        self.workflow_arounds: list[Around] = []
+        self.start_arounds: list[Around] = []
         self.instruments = Instruments()
         self.replaced: Mapping[Resource[Any], Any] = {}
         self.hook_models = Models("hook", HOOKS)
@@ -84,6 +90,7 @@ class Registry(Owner, abc.ABC):
         self._workflows: dict[str, WorkflowDefinition] = {}
         self._schedules: dict[str, ScheduleRow] = {}
         self._subscribers: dict[tuple[str, str], Subscriber] = {}
+        self._limits: dict[str, dict[str, LimitRow]] = {}  # by name, then by who is under it
         self._included = False
         self.revision = 0
 
@@ -114,12 +121,29 @@ class Registry(Owner, abc.ABC):
         pool: Pool = "thread",
         max_losses: int = 3,
         at_most_once: bool = False,
+        transaction: bool = False,
         queue: str = "",
+        concurrency: int | None = None,
+        rate_limit: str | None = None,
+        burst: int = 1,
+        key: Key | None = None,
+        limits: Sequence[Limit] | None = None,
         schedule: When | Sequence[When] | None = None,
         tz: str | None = None,
     ) -> StepDecorator: ...
     def step(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a function a step: work that is retried, timed out and recorded."""
+        """Make a function a step: work that is retried, timed out and recorded. `@app.step`, or with options:
+
+        `name`: unique in the app; the function's if nothing is said.
+        `max_retries`: attempts after the first (3); None is without end. `retry_delay`: "30s" each time, "fixed", "linear",
+        "exponential" or a list of delays. `retry_jitter`: the share of a delay that may be taken off at random.
+        `retry_max_delay`: no delay is longer. `retry_within`: no attempt begins later after the first one.
+        `retry_for`, `no_retry_for`: which exceptions are worth another try.
+        `timeout`: for one attempt (60 s). `stall_timeout`: the longest time without a sign of life.
+        `pool`: "thread", or "process" for what needs a core or has to be killed. `max_losses`: how often its worker may die
+        under it. `at_most_once`: never begin it twice. `queue`, `force_local`: who executes it.
+        `schedule`, `tz`: when the clock starts it.
+        """
         if function is not None:
             return self.define_step(function, None, step_options(_with_task_options(function, options)))
         name, schedules = options.pop("name", None), _schedules(options)
@@ -144,15 +168,32 @@ class Registry(Owner, abc.ABC):
         name: str | None = None,
         max_retries: int | None = 0,
         retry_delay: RetryDelay = 0,
+        retry_within: Duration | None = None,
         retry_for: ErrorClasses | None = None,
         timeout: Duration | None = None,
         durable: bool = True,
         retain: Duration | None = "30d",
+        keep_generations: int | None = None,
+        concurrency: int | None = None,
+        rate_limit: str | None = None,
+        burst: int = 1,
+        key: Key | None = None,
+        when_full: WhenFull = "queue",
+        limits: Sequence[Limit] | None = None,
         schedule: When | Sequence[When] | None = None,
         tz: str | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a function a workflow: it coordinates steps, and is replayed."""
+        """Make a function a workflow: it coordinates steps, and is replayed. `@app.workflow`, or with options:
+
+        `name`: unique in the app; the function's if nothing is said.
+        `max_retries`: attempts of the whole after the first (0), which keep what had succeeded; None is without end.
+        `retry_delay`: before each, as of a step. `retry_within`: no attempt begins later after the first one.
+        `retry_for`: which exceptions are worth another try.
+        `timeout`: for the run, from its start. `durable`: False keeps no history.
+        `retain`: how long a run is kept after its end (30 days). `schedule`, `tz`: when the clock starts it.
+        `keep_generations`: of a run that continues as new, how many earlier generations of its history are kept; None: all.
+        """
         if function is not None:
             return self.define_workflow(function, None, workflow_options(options))
         name, schedules = options.pop("name", None), _schedules(options)
@@ -164,12 +205,17 @@ class Registry(Owner, abc.ABC):
 
             function = to_function(function)
         call, is_async = _callable(function, "step")
+        if options.transaction and is_async:
+            raise DefinitionError(
+                "transaction=True is for steps made from `def`, as their connection is one that blocks; leave out `async`"
+            )
         chosen = _name_of(function) if name is None else name
         resources = resources_of(call, f"step {chosen!r}", is_async)
         hints = self.codec.hints_for(call, resources)
         definition = StepDefinition(
             chosen, call, is_async, options, hints, _result_type(call), place or _place(function), resources
         )
+        definition = self._under_limits(definition, "step")
         self._add(self._steps, definition)
         self._step_defined(definition)
         return (AsyncStep if is_async else SyncStep)(self, definition, function)
@@ -196,8 +242,27 @@ class Registry(Owner, abc.ABC):
             chosen, call, is_async, options, self.codec.hints_for(call), _result_type(call), place or _place(function),
             check=check,
         )  # fmt: skip
+        definition = self._under_limits(definition, "workflow")
         self._add(self._workflows, definition)
         return (AsyncWorkflow if is_async else SyncWorkflow)(self, definition, function)
+
+    def _under_limits(self, definition: D, what: str) -> D:
+        """The definition with its limits. Those that share a name have to be the same limit."""
+        limits = bind(what, definition.name, definition.options.limits, definition.signature)
+        for limit in limits:
+            row = _row_of(limit, of_runs=what == "workflow")
+            users = self._limits.setdefault(limit.name, {})
+            for other, theirs in users.items():
+                if other != definition.name and theirs != row:
+                    raise DefinitionError(
+                        f"limit {limit.name!r} of {what} {definition.name!r} {_unlike(row, theirs, other)}"
+                    )
+            users[definition.name] = row
+        return replace(definition, limits=limits) if limits else definition
+
+    def declared_limits(self) -> list[LimitRow]:
+        self.load()
+        return [row for users in self._limits.values() for row in list(users.values())[-1:]]
 
     def _scheduled(self, function: Any, schedules: list[Schedule]) -> Any:
         for schedule in schedules:
@@ -240,18 +305,20 @@ class Registry(Owner, abc.ABC):
         Those defined first are the outermost. A plain one wraps every step, on the thread that executes it, which for
         async steps is the event loop's. An async one wraps async steps only.
         """
-        _check_generator(function, "around_step")
-        name = function.__name__
-        try:
-            inspect.signature(function).bind(None)
-        except TypeError as error:
-            raise DefinitionError(f"around_step {name!r} is given one argument, a StepAttempt: {error}") from None
-        around = Around(name, function, inspect.isasyncgenfunction(function), _place(function))
-        same = [i for i, other in enumerate(self.arounds) if _same_code(other, around)]
-        if same:
-            self.arounds[same[0]] = around
-        else:
-            self.arounds.append(around)
+        _add_around(self.arounds, function, "around_step", "a StepAttempt")
+        return function
+
+    def around_workflow(self, function: V, /) -> V:
+        """Let a plain generator function wrap the code of each workflow, whenever it is executed, replays included: it is
+        given a WorkflowAttempt, and yields once. It is workflow code, so it has to be deterministic and do no I/O."""
+        _add_around(self.workflow_arounds, function, "around_workflow", "a WorkflowAttempt", plain=True)
+        return function
+
+    def around_start(self, function: U, /) -> U:
+        """Let a plain generator function wrap each start of a run by this app, from outside or by a step: it is given a
+        StartCall, and yields once, when the run is made durable. What it puts into `call.headers` comes along: to
+        `around_workflow` and `around_step`, and to the runs that the run starts."""
+        _add_around(self.start_arounds, function, "around_start", "a StartCall", plain=True)
         return function
 
     @property
@@ -461,6 +528,25 @@ class WorkflowDecorator:
         return self._app._scheduled(self._app.define_workflow(function, self._name, self._options), self._schedules)
 
 
+def _row_of(bound: BoundLimit, of_runs: bool) -> LimitRow:
+    limit, rate = bound.limit, bound.limit.rate
+    return LimitRow(
+        name=bound.name, keyed=bound.is_keyed, of_runs=of_runs, concurrency=limit.concurrency or 0,
+        rate=rate.count if rate is not None else 0, period=rate.period if rate is not None else 0, burst=limit.burst,
+    )  # fmt: skip
+
+
+def _unlike(row: LimitRow, theirs: LimitRow, other: str) -> str:
+    if row.of_runs != theirs.of_runs:
+        return (
+            f"is that of {other!r} too: a run that has a slot would wait for itself when a step of it asks for another; give "
+            "runs and steps limits of different names"
+        )
+    if row.keyed != theirs.keyed:
+        return f"has a key in one place and none in the other, {other!r}; give it one in both, or two names"
+    return f"says something else than that of {other!r}; share one Limit(...) object, or give them different names"
+
+
 def _schedules(options: dict[str, Any]) -> list[Schedule]:
     given, tz = options.pop("schedule", None), options.pop("tz", None)
     if given is None:
@@ -508,6 +594,23 @@ def _callable(function: Any, what: str) -> tuple[Callable[..., Any], bool]:
         )
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     return function, is_async
+
+
+def _add_around(known: list[Around], function: Any, what: str, given: str, plain: bool = False) -> None:
+    _check_generator(function, what)
+    name = function.__name__
+    if plain and inspect.isasyncgenfunction(function):
+        raise DefinitionError(f"{what} {name!r} is an async generator; give a plain one, as it must not wait")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise DefinitionError(f"{what} {name!r} is given one argument, {given}: {error}") from None
+    around = Around(name, function, inspect.isasyncgenfunction(function), _place(function))
+    same = [i for i, other in enumerate(known) if _same_code(other, around)]
+    if same:
+        known[same[0]] = around
+    else:
+        known.append(around)
 
 
 def _check_generator(function: Any, what: str) -> None:

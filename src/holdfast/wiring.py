@@ -23,12 +23,15 @@ from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Carrier, Clock, Notifier, Store
 from holdfast.stores.doorbell import Doorbell, Intercom
+from holdfast.stores.shared import SqlStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.telemetry.clock import LamportClock
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres import PostgresStore
     from holdfast.stores.postgres_notifier import PostgresNotifier
+
+POSTGRES = ("postgresql", "postgres")
 
 MANY = 1_000_000
 """How many attempts those who tell of them may have executed at a time is theirs to say."""
@@ -43,22 +46,31 @@ def open_store(app: str, url: str, clock: Clock, logical_clock: LamportClock | N
 
 
 def _open(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
-    scheme = url.partition("://")[0] if "://" in url else "sqlite"
-    if scheme in ("postgresql", "postgres"):
+    if _scheme(url) in POSTGRES:
         return _open_postgres(app, url, clock)
-    if scheme != "sqlite":
-        raise StoreUnavailableError(
-            f"{scheme}://... is no store: this version knows SQLite files and PostgreSQL; give a path, sqlite:///path, "
-            "':memory:' or postgresql://..."
-        )
+    _refuse_unknown(url)
     store = SqliteStore(app, url, clock)
     return store, Intercom() if store.in_memory else Doorbell(store, store.path)
 
 
+def open_database(url: str, clock: Clock) -> SqlStore:
+    """A store as it is: nothing is upgraded, nor refused because its runs were moved."""
+    if _scheme(url) in POSTGRES:
+        return _import_postgres()[0]("", url, clock, as_it_is=True)
+    _refuse_unknown(url)
+    return SqliteStore("", url, clock, as_it_is=True)
+
+
 def import_store(url: str) -> None:
     """What opening that store would import."""
-    if url.startswith(("postgresql://", "postgres://")):
+    if _scheme(url) in POSTGRES:
         _import_postgres()
+
+
+def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
+    store_class, notifier_class = _import_postgres()
+    store = store_class(app, url, clock)
+    return store, notifier_class(store)
 
 
 def _import_postgres() -> tuple[type[PostgresStore], type[PostgresNotifier]]:
@@ -72,10 +84,17 @@ def _import_postgres() -> tuple[type[PostgresStore], type[PostgresNotifier]]:
     return PostgresStore, PostgresNotifier
 
 
-def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
-    make_store, make_notifier = _import_postgres()
-    store = make_store(app, url, clock)
-    return store, make_notifier(store)
+def _scheme(url: str) -> str:
+    return url.partition("://")[0] if "://" in url else "sqlite"
+
+
+def _refuse_unknown(url: str) -> None:
+    scheme = _scheme(url)
+    if scheme != "sqlite":
+        raise StoreUnavailableError(
+            f"{scheme}://... is no store: this version knows SQLite files and PostgreSQL; give a path, sqlite:///path, "
+            "':memory:' or postgresql://..."
+        )
 
 
 def build_engine(
@@ -158,4 +177,5 @@ def _how_steps_execute(app: Definitions, store: Store, description: dict[str, An
     return {
         "child_command": describe, "keep_logs": app.keep_logs, "instruments": app.instruments,
         "surroundings": Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
+        "transact": store.transaction,
     }  # fmt: skip

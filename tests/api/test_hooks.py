@@ -723,3 +723,21 @@ def test_what_is_sent_ahead_of_its_time_is_no_warning(app: App, caplog: pytest.L
         )
         assert run.result() == "early"
     assert caplog.messages == []
+
+
+def test_two_apps_may_have_hooks_of_one_name_with_payloads_of_their_own(app: App) -> None:
+    other = App("other", ":memory:")
+    mine, theirs = app.define_hook("decision", int), other.define_hook("decision", str)
+    for each, definition in ((app, mine), (other, theirs)):
+
+        @each.workflow(name="decides")
+        async def decides(hook: Any = definition) -> Any:
+            return await hook()
+
+        with TestApp(each):
+            run = each.start("decides")
+            good, bad = (1, "no") if each is app else ("yes", 2)
+            with pytest.raises(HookPayloadError, match="hook 'decision' takes"):
+                run.send("decision", bad)
+            run.send("decision", good)
+            assert run.result() == good

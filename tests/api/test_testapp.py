@@ -462,6 +462,30 @@ def test_replay_checks_one_run_against_the_code_as_it_is_now(app: App) -> None:
             world.replay(run.id)
 
 
+def test_a_run_that_has_ended_replays_the_old_way_of_a_change_made_since(app: App) -> None:
+    deployed: list[bool] = []
+
+    @app.step
+    def work() -> int:
+        return 1
+
+    @app.workflow
+    async def flow() -> int:
+        done = work()
+        if deployed and wf.patched("twice"):
+            done += work()
+        return done
+
+    with TestApp(app, check_replay=False) as world:
+        old = flow.start()
+        assert old.result() == 1
+        deployed.append(True)
+        new = flow.start()
+        assert new.result() == 2
+        for run in (old, new):
+            world.replay(run)
+
+
 def test_an_engine_that_broke_is_reported_instead_of_waiting_for_ever(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -342,3 +342,17 @@ def test_get_data_sees_what_earlier_attempts_wrote_also_in_steps(app: App) -> No
 
     with TestApp(app):
         assert flow.start().result() is True
+
+
+def test_attempts_of_a_workflow_are_bounded_in_time(app: App) -> None:
+    tried: list[int] = []
+
+    @app.workflow(max_retries=None, retry_delay="20m", retry_within="1h")
+    async def stubborn() -> None:
+        tried.append(wf.attempt)
+        raise ConnectionError("still busy")
+
+    with TestApp(app):
+        with pytest.raises(ConnectionError):
+            stubborn.start().result()
+        assert tried == [1, 2, 3, 4], "at 0, 20, 40 and 60 minutes"

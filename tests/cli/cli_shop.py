@@ -162,3 +162,8 @@ inspection.add_step("look", lambda box: 100 // (7 - box), map_over="boxes", max_
 returns = Saga("returns", app=app)
 returns.add_step("label", lambda order: f"label {order}", lambda label: None)
 returns.add_step("collect", lambda ctx: 1 // 0, max_retries=0)
+
+
+@app.workflow(concurrency=1, rate_limit="100/m", burst=10, key="customer")
+async def deliver(customer: str) -> None:
+    await sleep("1h")

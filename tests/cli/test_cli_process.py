@@ -83,7 +83,7 @@ def test_on_a_terminal_a_run_is_a_live_tree(
     code, seen = in_terminal(["run", "buy", '{"id": "o1", "qty": 2}', "--id", "b1"], environment)
     assert code == 0
     last = seen[seen.rindex("✓ buy  b1  SUCCESS") :]
-    assert "└─ ✓ ship  ….ship." in last
+    assert "└─ ✓ ship  b1….ship." in last
     assert last.rstrip().endswith('"19.98"')
     code, seen = in_terminal(["runs", "list"], environment)
     assert re.search(r"RUN +WORKFLOW +STATUS +CREATED +TOOK +DOING", seen)

@@ -47,6 +47,9 @@ def test_list_is_tab_separated_newest_first(cli: Cli) -> None:
         (["--data", "who=bob"], []),
         (["--since", "1h", "--workflow", "buy"], ["buy-1"]),
         (["--since", "2099-01-01"], []),
+        (["status:failed"], ["fails-1"]),
+        (["status:failed,waiting", "workflow:as*", "started:<1h"], ["asks-1"]),
+        (["data.who=ann", "--workflow", "buy"], []),
     ],
 )
 def test_list_can_be_narrowed(cli: Cli, options: list[str], ids: list[str]) -> None:
@@ -161,7 +164,7 @@ def test_the_store_alone_is_enough_to_look(cli: Cli) -> None:
 
 def test_no_runs_are_said_to_be_none(cli: Cli) -> None:
     assert cli("runs", "list").err == "no runs yet\n"
-    assert cli("runs", "list", "--status", "stuck").err == "no runs like that\n"
+    assert cli("runs", "list", "--status", "stuck").err == "no run matches\n"
     assert cli("runs", "list", "--json").json == []
 
 
@@ -179,3 +182,19 @@ def test_an_app_that_is_not_the_only_one_has_to_be_named(cli: Cli) -> None:
     said = cli.without_code("runs", "list", code=2)
     assert "other, shop" in said.err
     assert len(cli.without_code("--app-name", "other", "runs", "list").lines) == 1
+
+
+def test_a_list_says_why_runs_have_failed(cli: Cli) -> None:
+    cli("run", "fails", "no funds", "--id", "x", code=1)
+    assert "no funds" in cli("runs", "list").out.splitlines()[0].split("\t")[-1]
+    (listed,) = cli("runs", "list", "--json").json
+    assert "no funds" in listed["error"]["message"]
+
+
+def test_ids_as_they_are_shown_can_be_given_back(cli: Cli) -> None:
+    cli("run", "buy", '{"id": "o1", "qty": 2}', "--id", "b1")
+    (child,) = cli("runs", "show", "b1", "--json").json["children"]
+    shown = f"b1…{child.removeprefix('b1')}"
+    for text in (shown, shown.replace("…", ".."), child[:5] + "…", "b1…" + child[-6:], child):
+        assert cli("runs", "show", text, "--json").json["id"] == child
+    assert "no run has the id" in cli("runs", "show", "b1…nothing", code=3).err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_driver import Cli
 
-from holdfast.cli.main import COMMANDS, RUNS, main
+from holdfast.cli.main import COMMANDS, DB, RUNS, main
 
 HERE = Path(__file__).parent
 
@@ -128,13 +128,13 @@ def test_a_module_that_fails_is_named_with_its_line(cli: Cli, tmp_path: Path, mo
 
 
 def test_every_command_can_be_loaded_and_its_help_says_what_the_table_says(cli: Cli) -> None:
-    for path in [[name] for name in COMMANDS] + [["runs", name] for name in RUNS]:
+    for path in [[name] for name in COMMANDS] + [["runs", name] for name in RUNS] + [["db", name] for name in DB]:
         assert "Usage: holdfast" in cli.bare(*path, "--help").out
 
 
 def test_every_command_that_prints_data_can_print_json(cli: Cli) -> None:
-    without = {"worker", "runs", "schedules", "monitor", "demo", "completion", "export"}
-    for path in [[name] for name in COMMANDS] + [["runs", name] for name in RUNS]:
+    without = {"worker", "runs", "schedules", "db", "monitor", "demo", "completion", "export"}
+    for path in [[name] for name in COMMANDS] + [["runs", name] for name in RUNS] + [["db", name] for name in DB]:
         if path[-1] not in without:
             assert "--json" in cli.bare(*path, "--help").out, path
 

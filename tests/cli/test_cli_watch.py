@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -10,9 +11,12 @@ import cli_shop
 import pytest
 from cli_driver import Cli, eventually
 
+from holdfast import hook
 from holdfast.app import App
 from holdfast.cli.output import Line, print_table
 from holdfast.cli.tree import Painter
+from holdfast.testing import TestApp
+from holdfast.views.details import read_details
 from holdfast.views.reading import RunTree
 from holdfast.views.tree import TreeNode
 from holdfast.views.values import PlainReader
@@ -78,8 +82,16 @@ def test_a_retried_run_and_its_retried_child_are_read_anew(cli: Cli, tmp_path: P
     root = tree.read()
     shop.close()
     assert (root.state, root.attempt) == ("SUCCESS", 2)
-    assert [(node.name, node.state) for node in root.children] == [("inner", "FAILURE"), ("inner", "SUCCESS")]
-    assert [node.state for node in root.children[1].children] == ["FAILURE", "SUCCESS"]
+    first, second = root.children
+    assert [(node.name, node.state) for node in root.children] == [("attempt 1", "FAILURE"), ("attempt 2", "SUCCESS")]
+    assert [(node.name, node.state) for node in first.children] == [("inner", "FAILURE")]
+    (inner,) = second.children
+    assert (inner.name, inner.state) == ("inner", "SUCCESS")
+    assert [(node.name, [step.state for step in node.children]) for node in inner.children] == [
+        ("attempt 1", ["FAILURE"]),
+        ("attempt 2", ["SUCCESS"]),
+    ]
+    assert [run_id for run_id, _ in root.steps()] == [inner.run_id, inner.run_id]
 
 
 def test_who_waits_without_a_worker_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +166,38 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
 def test_ids_are_short_for_eyes() -> None:
     run_id = "6f04b7a1-52d6-473c-bd30-92140f0a7847"
     root = TreeNode("a", "RUNNING", run_id, children=[TreeNode("b", "RUNNING", run_id=f"{run_id}.b.3c0")])
-    assert text(Painter(0, short_ids=True).paint(root)) == ["● a  6f04b7a1  RUNNING", "└─ ● b  ….b.3c0  RUNNING"]
+    assert text(Painter(0, short_ids=True).paint(root)) == [
+        "● a  6f04b7a1  RUNNING",
+        "└─ ● b  6f04b7a1….b.3c0  RUNNING",
+    ]
 
 
 def test_a_table_for_a_pipe_keeps_each_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["A", "B"], [["x\ny", "z\tz"]])
     assert capsys.readouterr().out == "x y\tz z\n"
+
+
+def test_children_are_shown_as_what_they_do_however_many_there_are(tmp_path: Path) -> None:
+    app = App("crowd", str(tmp_path / "crowd.db"))
+
+    @app.workflow
+    async def one(number: int) -> object:
+        return await hook(f"go-{number}")
+
+    @app.workflow
+    async def crowd() -> None:
+        await asyncio.gather(*(one(number) for number in range(30)))
+
+    with TestApp(app, check_replay=False) as world:
+        run = crowd.start()
+        world.settle()
+        reader = PlainReader(app.codec)
+        root = RunTree(app.store, reader, run.id).read()
+        assert {(node.state, node.detail.split(" '")[0]) for node in root.children} == {("WAITING", "waiting for hook")}
+        assert len(root.children) == 30
+        row = app.store.get(run.id)
+        assert row is not None
+        steps = read_details(app.store, row, reader)["steps"]
+        assert {(step["child_status"], step["child_reason"].split(" '")[0]) for step in steps} == {("WAITING", "hook")}
+        run.cancel()
+    app.close()

@@ -54,7 +54,12 @@ class Booking:
         def fail(why: str = "no room") -> None:
             raise ValueError(why)
 
+        @app.workflow
+        async def release_slowly(what: str) -> None:
+            await sleep("20s")
+
         self.book, self.abook, self.release, self.fail = book, abook, release, fail
+        self.release_slowly = release_slowly
 
 
 @pytest.fixture
@@ -471,3 +476,73 @@ def test_a_retry_of_a_saga_does_again_what_was_undone(app: App, steps: Booking) 
         assert run.result()["pay"] == 1
         assert run.steps["visa"].reused
     assert steps.done == ["book visa", "book flight", "release the flight", "book flight"]
+
+
+@pytest.mark.parametrize(
+    ("inner", "how", "said"),
+    [(5, "sleep", "timed out"), (None, "fail", "SagaFailed"), (5, "fail", "SagaFailed"), (None, "sleep", "timed out")],
+)
+def test_timeouts_that_expire_during_a_roll_back_end_as_timeouts_do(
+    app: App, steps: Booking, inner: int | None, how: str, said: str
+) -> None:
+    @app.workflow
+    async def flow() -> str:
+        try:
+            async with asyncio.timeout(10), asyncio.timeout(inner):
+                async with saga() as s:
+                    s.step(steps.book, "flight", compensate=steps.release_slowly)
+                    if how == "fail":
+                        steps.fail()
+                    await sleep("100s")
+        except TimeoutError:
+            await sleep("1s")  # the run goes on: no cancellation is left over
+            return "timed out"
+        except SagaFailed:
+            await sleep("1s")
+            return "SagaFailed"
+        return "neither"
+
+    with TestApp(app):
+        assert flow.start().result() == said
+
+
+def test_a_timeout_that_expired_during_a_roll_back_reaches_the_code_that_goes_on_inside_of_it(
+    app: App, steps: Booking
+) -> None:
+    @app.workflow
+    async def flow() -> str:
+        try:
+            async with asyncio.timeout(10):
+                try:
+                    async with saga() as s:
+                        s.step(steps.book, "flight", compensate=steps.release_slowly)
+                        steps.fail()
+                except SagaFailed:
+                    await sleep("100s")
+        except TimeoutError:
+            return "timed out"
+        return "went on"
+
+    with TestApp(app) as world:
+        before = world.now
+        assert flow.start().result() == "timed out"
+        assert (world.now - before).total_seconds() < 60
+
+
+def test_a_run_that_is_cancelled_during_a_roll_back_is_cancelled_after_it(app: App, steps: Booking) -> None:
+    @app.workflow
+    async def flow() -> str:
+        try:
+            async with asyncio.timeout(None), saga() as s:
+                s.step(steps.book, "flight", compensate=steps.release_slowly)
+                steps.fail()
+        except SagaFailed:
+            await sleep("1s")
+        return "went on"
+
+    with TestApp(app) as world:
+        run = flow.start()
+        world.advance("1s")
+        run.cancel("enough")
+        with pytest.raises(RunCancelledError, match="enough"):
+            run.result()

@@ -142,3 +142,27 @@ def test_wrong_settings_say_what_to_write(site: Site, given: str, said: str) -> 
 
 def test_the_tests_of_a_project_run_its_workflows(site: Site) -> None:
     assert "Ran 3 tests" in site.manage("test", "shop", "-v", "0")
+
+
+def test_the_monitor_asks_djangos_users_who_they_are(site: Site) -> None:
+    process = site.begin("-W", "error", "serve_monitor.py")
+    assert process.stdout is not None
+    try:
+        said = json.loads(process.stdout.readline())
+        url = f"http://127.0.0.1:{said['port']}"
+
+        def status(who: str, path: str, **order: str) -> int:
+            cookies = {"sessionid": said.get(who, who)}
+            with httpx.Client(base_url=url, cookies=cookies, timeout=20) as client:
+                if not order:
+                    return client.get(path).status_code
+                return client.post(path, json=order, headers={"x-holdfast-action": "cancel"}).status_code
+
+        assert [status(who, "/ops/api/runs") for who in ("nobody", "ann", "bob", "eve")] == [401, 401, 200, 200]
+        assert status("bob", "/ops/workflows/runs") == 200
+        assert status("bob", "/ops/api/actions/cancel", id="none") == 403
+        assert status("eve", "/ops/api/actions/cancel", id="none") == 404
+        assert status("eve", "/opsother") == 404  # Django's own
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)

@@ -14,7 +14,7 @@ import pytest
 from holdfast import App, FatalError, RetryableError, hook, sleep, this_step
 from holdfast.engine.settings import Settings
 from holdfast.errors import DefinitionError
-from holdfast.telemetry import Instrument
+from holdfast.telemetry import EventReceiver, Instrument, in_order
 from holdfast.telemetry.instruments import HOOKS
 
 PATIENCE = 20.0
@@ -79,8 +79,10 @@ def test_a_run_and_its_steps_are_told_from_beginning_to_end(app: App, ear: Ear) 
         run = order.options(id="o1").start(7)
         assert run.result(timeout=PATIENCE) == 7
         ear.wait_for("run_finished")
-    assert ear.names("run_", "step_") == [
-        "run_submitted", "run_started",
+    assert ear.names("run_submitted") == ["run_submitted"], "by the client, whose word may come after the worker's"
+    told = [name for name in ear.names("run_", "step_") if name != "run_submitted"]
+    assert told == [
+        "run_started",
         "step_scheduled", "step_started", "step_entered", "step_progressed", "step_retrying",
         "step_scheduled", "step_started", "step_entered", "step_progressed", "step_finished",
         "run_finished",
@@ -229,6 +231,50 @@ def test_heartbeats_tell_what_a_worker_has_under_way(app: App, ear: Ear) -> None
         assert (beat.live, beat.steps, beat.inbox) == (1, 1, 0)
         end.set()
         run.result(timeout=PATIENCE)
+
+
+def test_a_step_that_is_executed_elsewhere_is_told_by_those_who_know(app: App, ear: Ear) -> None:
+    @app.step(queue="gpu")
+    def paint(number: int) -> int:
+        for done in range(50):
+            this_step.progress(done, 50)
+        return number
+
+    def heard_of(done: int) -> bool:
+        return any(event.get("done") == done for event in heard)
+
+    elsewhere = app.make_executor(["gpu"])
+    elsewhere.start()
+    executing = threading.Thread(target=elsewhere.run)
+    executing.start()
+    heard: list[Any] = []
+    try:
+        with app.worker():
+            receiver = EventReceiver(app.telemetry)
+            while sum(event["type"] == "worker-online" for event in heard) < 2:
+                assert receiver.capture({"*": heard.append}, limit=1, timeout=PATIENCE)
+            assert paint.options(id="p1").start(3).result(timeout=PATIENCE) == 3
+            ear.wait_for("run_finished")
+            while not ({"run-succeeded", "step-started"} <= {event["type"] for event in heard} and heard_of(49)):
+                assert receiver.capture({"*": heard.append}, limit=1, timeout=PATIENCE)
+            receiver.stop()
+    finally:
+        elsewhere.stop(0)
+        executing.join(PATIENCE)
+        elsewhere.store.close()
+    told = [name for name in ear.names("step_") if name != "step_progressed"]
+    assert told == ["step_scheduled", "step_received", "step_started", "step_entered", "step_finished"]
+    assert ear.reports("step_scheduled")[0].queue == "gpu"
+    assert ear.reports("step_finished")[0].worker == elsewhere.worker_id
+    assert len(ear.reports("step_progressed")) == 50
+    steps = [event for event in in_order(heard) if event["type"].startswith("step-")]
+    kinds = [event["type"] for event in steps if event["type"] != "step-progress"]
+    assert kinds == ["step-sent", "step-received", "step-started", "step-succeeded"]
+    progress = [event["done"] for event in steps if event["type"] == "step-progress"]
+    assert progress == sorted(progress)
+    assert progress[-1] == 49
+    clocks = [event["clock"] for event in steps]
+    assert clocks == sorted(set(clocks))
 
 
 def test_nothing_is_built_when_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from holdfast import (
     App,
     Dag,
     FatalError,
+    Limit,
     RetryableError,
     RunError,
     Saga,
@@ -34,6 +35,7 @@ from holdfast import (
     saga,
     sleep,
     this_step,
+    transaction,
     wait_for_event,
     wf,
 )
@@ -69,6 +71,12 @@ def gate(name: str) -> Path:
 async def add(a: int, b: int) -> int:
     effect("add", [a, b])
     return a + b
+
+
+@app.step(max_losses=100, limits=[Limit("scarce", concurrency=1), Limit(rate_limit="1000/s", key="n")])
+def scarce(n: int) -> int:
+    effect("scarce", n)
+    return n
 
 
 @app.step
@@ -250,7 +258,30 @@ def once_deadly() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@app.step(transaction=True, max_losses=100)
+def deposit(n: int) -> int:
+    """Writes into a table of its own, in the transaction that records its outcome."""
+    effect("deposit", n)
+    transaction().execute(f"INSERT INTO {os.environ['EFFECTS_TABLE']} VALUES ({n}, {os.getpid()})")
+    return n
+
+
+@app.step(transaction=True, max_losses=100, timeout=None)
+def deposit_in_turn() -> int:
+    transaction().execute(f"INSERT INTO {os.environ['EFFECTS_TABLE']} VALUES (1, {os.getpid()})")
+    leave_in_turn("deposit_in_turn")
+    return os.getpid()
+
+
 # -- workflows
+
+
+@app.workflow
+async def bank(n: int) -> int:
+    total = 0
+    for i in range(n):
+        total += deposit(i)
+    return total
 
 
 @app.workflow
@@ -603,6 +634,11 @@ async def failing() -> None:
     await refuse()
 
 
+@app.workflow(concurrency=1)
+async def in_line() -> int:
+    return sum(await asyncio.gather(*(scarce.submit(n % 2) for n in range(3))))
+
+
 if "EFFECTS_SCHEDULE" in os.environ:
     app.schedules.declare(os.environ["EFFECTS_SCHEDULE"], sequence, 1)
 
@@ -625,6 +661,8 @@ SCENARIO = {
     "failing": (failing, ()),
     "paused": (paused, ()),
     "resumes": (resumes, ("paused",)),
+    "in_line": (in_line, ()),
+    "in_line_too": (in_line, ()),
 }
 """Every way a run can go, by id."""
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
-from holdfast import App, Dag, Saga, chord, emit, group, hook, saga, shield, sleep, wait_for_event, wf
+from holdfast import App, Dag, Saga, chord, define_request, emit, group, hook, saga, shield, sleep, wait_for_event, wf
 
 app = App("golden")
 
@@ -367,3 +367,37 @@ async def composed() -> Any:
         await group(note.si("one"), fetch.si("two") | shipping.s()).on_error(note.s())
     except Exception as error:
         return await told, type(error).__name__, await (fetch.s("x" * 20_000) | note.s() | note.s())
+
+
+rename = define_request("golden.rename", str, str)
+total = define_request("golden.total", None, int)
+
+
+@app.workflow(max_retries=1)
+async def answering(generation: int = 1) -> Any:
+    """Requests answered in a loop and beside it, refused, carried over and asked again by another attempt; what is sent
+    to another run; a step that ends elsewhere."""
+    seen = []
+
+    @total.handle
+    async def count() -> int:
+        if len(seen) > 2:
+            raise Refused("too many")
+        return len(seen) + await fetch("base")
+
+    async for request in rename:
+        seen.append(request.payload)
+        await wf.send("another", "renamed", request.payload)
+        if request.payload == "next":
+            request.answer("goes on")
+            wf.continue_as_new(generation + 1)
+        if not request.payload:
+            request.refuse("give a name")
+        elif request.payload == "end":
+            request.answer("over")
+            break
+        else:
+            request.answer(f"{request.payload} of {generation}")
+    if wf.attempt == 1:
+        raise Refused("again")
+    return seen, wf.history_length, await fetch("elsewhere")

@@ -293,6 +293,35 @@ def composed(run: World) -> None:
     completes(run, "note", "end")
 
 
+@script()
+def answering(run: World) -> None:
+    def ask(name: str, payload: Any = None) -> None:
+        request = f"{name}-{len(run.committed)}"
+        encoded = Raw(app.codec.encode(payload))
+        run.now += 1500
+        run.deliver(ev.RequestReceived(name=f"golden.{name}", request=request, payload=encoded))
+
+    ask("rename", "ann")
+    ask("total")
+    run.crash()
+    ask("rename", "")
+    completes(run, "fetch", 10)
+    ask("total")
+    ask("rename", "next")
+    run.crash()
+    ask("rename", "bob")
+    completes(run, "fetch", 20)
+    ask("rename", "cid")
+    ask("rename", "dan")
+    ask("total")
+    ask("rename", "end")
+    run.crash()
+    cmd = run.step("fetch", -1)
+    run.note(ev.StepHandedOver(**run._about(cmd), until=run.now + 15 * SECOND, limit=run.now + 60 * SECOND))
+    run.crash()
+    completes(run, "fetch", "done elsewhere", -1)
+
+
 def main() -> None:
     again = sys.argv[sys.argv.index("--again") + 1 :] if "--again" in sys.argv else []
     for name, (args, happens) in SCRIPTS.items():

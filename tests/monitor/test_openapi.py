@@ -8,7 +8,7 @@ from pathlib import Path
 import monitor_shop
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from monitor_shop import sleeps, total
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -25,6 +25,12 @@ from holdfast.monitor.openapi import described
 TOKEN = "a-token-of-the-tests"
 EXAMPLES = 2  # of each operation
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+LIKE_OTHERS = ("terminate", "pause", "resume", "retry", "delete", "pause_schedule", "resume_schedule")
+OPERATIONS = [
+    pytest.param(path, method, marks=[pytest.mark.torture] if path.endswith(LIKE_OTHERS) else [])
+    for path, methods in described("")["paths"].items()
+    for method in methods
+]
 site = monitor(monitor_shop.app, token=TOKEN)
 schema = schemathesis.openapi.from_dict(described(""))
 schema.app = site
@@ -49,8 +55,12 @@ def _runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.xdist_group("openapi")
 @pytest.mark.usefixtures("_runs")
-@schema.parametrize()
-@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_every_answer_is_one_that_is_described(case: schemathesis.Case) -> None:
-    response = case.call(headers={"authorization": f"Bearer {TOKEN}"})
-    case.validate_response(response, checks=CHECKS)
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_every_answer_is_one_that_is_described(path: str, method: str) -> None:
+    @given(case=schema[path][method].as_strategy())
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def ask(case: schemathesis.Case) -> None:
+        response = case.call(headers={"authorization": f"Bearer {TOKEN}"})
+        case.validate_response(response, checks=CHECKS)
+
+    ask()

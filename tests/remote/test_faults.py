@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 
 from holdfast import Run
 from holdfast.core import events as ev
+from holdfast.engine import puller
 
 HERE = Path(__file__).parent
 QUICK: dict[str, Any] = {"beat": 0.05, "sweep": 0.1, "park_after": 0.1}
@@ -121,6 +123,11 @@ ENGINE = [
     "engine.before_commit", "commit.before_commit", "commit.after_commit", "engine.after_commit", "engine.before_ring",
     "engine.before_announce",
 ]  # fmt: skip
+
+
+def test_every_failpoint_of_an_executor_is_visited() -> None:
+    code = Path(puller.__file__).read_text()
+    assert set(re.findall(r'hit\("(.*?)"\)', code)) <= set(EXECUTOR)
 
 
 def kill_an_executor(world: World, failpoint: str, nth: int) -> None:

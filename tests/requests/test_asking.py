@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import (
     App,
+    ArgumentError,
     DefinitionError,
     RequestPayloadError,
     RequestRefusedError,
@@ -332,6 +333,8 @@ def test_mistakes_are_told_where_they_are_made(world: TestApp) -> None:
 
     with pytest.raises(WrongContextError, match=r"durable=False"):
         fast.start_and_ask(rename.of("x"))
+    with pytest.raises(ArgumentError, match=r"start_and_ask with debounce="):
+        names.options(id="n", debounce="1s").start_and_ask(rename.of("x"), "a")
 
 
 def test_an_app_has_requests_of_its_own(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import App, ArgumentError, Codec, Prefix, Range, RunFinishedError, hook, sleep, wf
@@ -139,10 +139,6 @@ ASKED: list[tuple[Any, str, set[str]]] = [
 ]
 
 
-def stores(tmp_path: Path, schemas: Callable[[], str], kind: str) -> str:
-    return str(tmp_path / "found.db") if kind == "sqlite" else schemas()
-
-
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_data_is_found_by_equality_beginning_and_range(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
@@ -198,11 +194,13 @@ def test_bounds_that_mean_nothing_are_refused(make: Callable[[], object]) -> Non
         make()
 
 
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 numbers = st.one_of(
     st.integers(), st.floats(allow_nan=False), st.decimals(allow_nan=False, allow_infinity=False, places=4)
 )
 
 
+@unhurried
 @given(numbers, numbers)
 def test_texts_of_numbers_compare_as_the_numbers_do(one: Any, other: Any) -> None:
     codec = Codec()
@@ -211,6 +209,7 @@ def test_texts_of_numbers_compare_as_the_numbers_do(one: Any, other: Any) -> Non
     assert (a < b, a == b) == (exact[0] < exact[1], exact[0] == exact[1])
 
 
+@unhurried
 @given(st.datetimes(timezones=st.timezones()), st.datetimes(timezones=st.timezones()))
 def test_texts_of_times_compare_as_the_times_do(one: dt.datetime, other: dt.datetime) -> None:
     codec = Codec()

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from holdfast import App, FatalError, RetryableError, hook, saga, sleep, this_step, wf
+from holdfast import App, FatalError, Limit, RetryableError, hook, saga, sleep, this_step, wf
 from holdfast.errors import SagaFailed, WorkerLostError
 
 Op = list[Any]
 NEWER = "newer"
+NARROW = 1
+"""So many steps, and so many runs, that are under a limit may be under way at once."""
 MANY = 10_000
 """Losses that a step survives: how many there are is the simulation's doing, not the step's."""
 
@@ -54,6 +56,14 @@ def make_app(build: str = "one") -> App:
         wf.set_data(f"step {job['id']}", job["id"])
         return do(job)
 
+    @app.step(**again, concurrency=NARROW)
+    def narrow(job: Any) -> Any:
+        return do(job)
+
+    @app.step(**again, limits=[Limit("paced", rate_limit="5/s"), Limit(concurrency=1, key=lambda job: job["id"] % 2)])
+    async def paced(job: Any) -> Any:
+        return do(job)
+
     @app.step(at_most_once=True, timeout=None)
     def once(job: Any) -> Any:
         return do(job)
@@ -76,13 +86,19 @@ def make_app(build: str = "one") -> App:
     def plain_program(op: Op) -> Any:
         return wf.wait(run(op, "0"))
 
+    @app.workflow(concurrency=NARROW)
+    async def narrow_program(op: Op) -> Any:
+        return await run(op, "0")
+
     async def run(op: Op, where: str) -> Any:
         kind, *rest = op
         return await operations[kind](where, *rest)
 
     async def _step(where: str, name: str, job: Any) -> Any:
-        if name == "plain":
-            return plain(job)
+        if name in ("plain", "narrow"):
+            return plain(job) if name == "plain" else narrow(job)
+        if name == "paced":
+            return await paced(job)
         if name == "writes":
             return [writes(job), wf.get_data(f"step {job['id']}")]
         return await work(job)
@@ -101,7 +117,7 @@ def make_app(build: str = "one") -> App:
         return [f"error {each}" if isinstance(each, Exception) else each for each in found]
 
     async def _fan(where: str, jobs: list[Any]) -> Any:
-        return await asyncio.gather(*(work(job) for job in jobs))
+        return await asyncio.gather(*(narrow.submit(job) if job["id"] % 3 == 0 else work(job) for job in jobs))
 
     async def _race(where: str, *ops: Op) -> Any:
         tasks = [asyncio.ensure_future(run(op, where)) for op in ops]
@@ -144,6 +160,9 @@ def make_app(build: str = "one") -> App:
     async def _plain_child(where: str, op: Op) -> Any:
         return plain_program(op)
 
+    async def _narrow_child(where: str, op: Op) -> Any:
+        return await narrow_program(op)
+
     async def _saga(where: str, jobs: list[Any], op: Op) -> Any:
         try:
             async with saga() as steps:
@@ -156,7 +175,7 @@ def make_app(build: str = "one") -> App:
     operations = {
         "step": _step, "once": _once, "seq": _seq, "gather": _gather, "fan": _fan, "race": _race, "timeout": _timeout,
         "try": _try, "sleep": _sleep, "hook": _hook, "data": _data, "child": _child, "plain child": _plain_child,
-        "saga": _saga,
+        "narrow child": _narrow_child, "saga": _saga,
     }  # fmt: skip
     return app
 
@@ -205,7 +224,7 @@ def expected(op: Op) -> Any:
             return f"answer to {rest[0]}"
         case "data":
             return [expected(rest[2]), rest[1]]
-        case "child" | "plain child":
+        case "child" | "plain child" | "narrow child":
             return expected(rest[0])
         case "saga":
             for job in rest[0]:
@@ -237,7 +256,7 @@ def matches(found: Any, wanted: Any) -> bool:
 
 def hooks_of(op: Any) -> list[str]:
     """The names of all hooks that a program may wait for in the run itself, without its children."""
-    if not isinstance(op, list) or not op or op[0] in ("child", "plain child"):
+    if not isinstance(op, list) or not op or op[0] in ("child", "plain child", "narrow child"):
         return []
     if op[0] == "hook":
         return [op[1]]
@@ -288,7 +307,9 @@ class Generator:
             case "data":
                 return ["data", f"key {next(self._numbers)}", next(self._numbers), self._op(depth - 1, may_fail, hooks)]
             case "child":
-                kind = chance.choice(("child", "child", "plain child"))
+                kind = chance.choice(("child", "child", "plain child", "narrow child"))
+                if kind == "narrow child":  # one in another would wait for a slot that its parent has
+                    return [kind, self._leaf(may_fail, hooks=False)]
                 return [kind, self._op(depth - 1, may_fail, hooks=False)]
             case _ if self._timeouts > 1:
                 # The second of two timeouts that end during a roll-back is known to cancel what comes after it.
@@ -307,4 +328,4 @@ class Generator:
             case "hook" if hooks:
                 return ["hook", f"hook {next(self._numbers)}"]
             case _:
-                return ["step", chance.choice(("plain", "work", "writes")), self._job(may_fail)]
+                return ["step", chance.choice(("plain", "work", "writes", "narrow", "paced")), self._job(may_fail)]

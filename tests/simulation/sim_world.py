@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from sim_parts import SeamStore, SimulatedClock, SimulatedExecutor, SimulatedNotifier
-from sim_programs import NEWER, Fails, Generator, Op, expected, hooks_of, make_app, matches
+from sim_programs import NARROW, NEWER, Fails, Generator, Op, expected, hooks_of, make_app, matches
 
 from holdfast import App
 from holdfast.api.client import Client
@@ -171,6 +171,7 @@ class Ledger:
     def __init__(self, world: World) -> None:
         self._world = world
         self.begun: dict[tuple[str, str, int], list[Begun]] = {}
+        self._steps: dict[tuple[str, str], str] = {}
 
     def begins(self, host: Host, attempt: Attempt) -> None:
         world, store = self._world, self._world.store
@@ -195,6 +196,7 @@ class Ledger:
         if any(e.attempt >= attempt.number for e in tried):
             raise Violation(f"{what} begins after that attempt has failed")
         key = (attempt.run_id, attempt.cmd, attempt.number)
+        self._steps[attempt.run_id, attempt.cmd] = attempt.step
         earlier = self.begun.setdefault(key, [])
         alive = {one.id for one in store.workers()}
         for number, one in enumerate(earlier):
@@ -209,6 +211,34 @@ class Ledger:
                 continue  # it was let go while that one executed
             raise Violation(f"{what} begins though {one.worker} had begun it, which {one.end or 'still executes it'}")
         earlier.append(Begun(host, worker, world.clock.now()))
+        if "narrow" in (attempt.step, attempt.workflow.partition("_")[0]):
+            self._check_limits(alive)
+
+    def _check_limits(self, alive: set[str]) -> None:
+        """What is under way of that which is limited. What was cancelled, or is done elsewhere meanwhile, no longer counts;
+        nor does what a worker does that all others take for dead."""
+        under_way = {
+            (run_id, cmd)
+            for (run_id, cmd, _), begun in self.begun.items()
+            if any(not one.end and not one.host.is_gone and one.worker in alive for one in begun)
+            and self._steps.get((run_id, cmd)) == "narrow"
+            and not self._has_ended(run_id, cmd)
+        }
+        runs = [
+            row
+            for row in self._world.store.runs(_ALL)
+            if row.workflow == "narrow_program"
+            and row.status in (Status.RUNNING, Status.WAITING)
+            and row.owner in alive
+        ]
+        begun_runs = [row for row in runs if len(self._world.store.payloads(row.id)) > 1]
+        for what, found in (("steps", under_way), ("runs", begun_runs)):
+            if len(found) > NARROW:
+                raise Violation(f"{len(found)} {what} are under way at once, and {NARROW} may be: {found}")
+
+    def _has_ended(self, run_id: str, cmd: str) -> bool:
+        history = map(ev.from_json, self._world.store.payloads(run_id))
+        return any(isinstance(e, (*STEP_ENDS, ev.StepCancelled)) and e.cmd == cmd for e in history)
 
     def _begins_elsewhere(
         self, host: Host, attempt: Attempt, row: RunRow | None, history: list[ev.AnyEvent], what: str
@@ -701,6 +731,9 @@ class World:
             self._check_end(root)
         for run in self.client.runs(_ALL):
             self._check_history(run.id)
+        left = [use for use in self.store.limits(5) if use.in_use or use.waiting]
+        if left:
+            raise Violation(f"all runs have ended, and slots are left: {left}")
 
     def _check_end(self, root: Root) -> None:
         row = self.client.row(Which(root.id))

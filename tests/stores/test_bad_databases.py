@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -352,3 +353,42 @@ def until(condition: Callable[[], object], timeout: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+LOOK = """
+import os, sys
+from holdfast.app import SystemClock
+from holdfast.errors import StoreReadOnlyError
+from holdfast.ports import Message, RunQuery
+from holdfast.stores.sqlite import SqliteStore
+
+SqliteStore("shop", ":memory:", SystemClock()).close()  # imports all that it needs
+os.setuid(65534)
+store = SqliteStore("shop", sys.argv[1], SystemClock())
+print([row.id for row in store.runs(RunQuery())], len(store.payloads("r1")))
+try:
+    store.post(Message(run_id="r1", kind="x"))
+except StoreReadOnlyError as error:
+    print("refused")
+store.close()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="needs to become somebody who may not write")
+@pytest.mark.parametrize("in_use", [True, False])
+def test_who_may_only_read_the_file_can_look_and_not_write(in_use: bool) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        store = SqliteStore("shop", str(folder / "shop.db"), SystemClock())
+        create(store, "r1")
+        if not in_use:
+            store.close()
+        folder.chmod(0o555)
+        looked = subprocess.run(
+            [sys.executable, "-c", LOOK, str(folder / "shop.db")], capture_output=True, text=True, timeout=60, cwd="/"
+        )
+        assert looked.stdout == "['r1'] 1\nrefused\n", looked.stderr
+        store.close()
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)

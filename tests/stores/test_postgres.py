@@ -17,7 +17,7 @@ import pytest
 from holdfast.app import SystemClock
 from holdfast.errors import EncodeError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from holdfast.ports import Change, Emission, Message, NewRun, Record, RunQuery, Subscription, WorkerRow
-from holdfast.stores import postgres
+from holdfast.stores import postgres, postgres_connections
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres_life import ServerClock
 from holdfast.testing import MovableClock
@@ -326,6 +326,27 @@ def test_a_worker_of_another_schema_is_another_worker(
     assert two.bury("w2", by_lease=False) == ["w1"]
 
 
+def test_behind_a_pooler_of_transactions_the_lease_tells_who_is_dead(
+    open_store: Callable[..., PostgresStore], postgres_url: str
+) -> None:
+    """A lock would stay with the session, which is somebody else's next."""
+    one, two = (open_store(f"{postgres_url}&pooler=transaction") for _ in range(2))
+    register(one, "w1")
+    register(two, "w2")
+    owned(one)
+    with two.read() as db:
+        _, held = db.execute(two._q["life_locks"]).fetchone()
+    assert not {one._key("w1"), two._key("w2")} & set(held)
+    one.let_go("w1")
+    assert two.bury("w2") == []
+    assert one.beat("w1", LEASE)
+    with closing(two.connect()) as connection:
+        assert connection.prepare_threshold is None
+        connection.execute(f"UPDATE {two.schema}.workers SET lease_until = 0 WHERE id = 'w1'")
+    assert two.bury("w2") == ["w1"]
+    assert [claimed.row.id for claimed in two.commit("w2", [], 10, ["ship"]).claimed] == ["r"]
+
+
 # -- time
 
 
@@ -372,7 +393,7 @@ def test_a_wrong_address_is_told_at_once_without_the_password() -> None:
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("option", ["schema=No-Schema", "pool=1", "pool=many"])
+@pytest.mark.parametrize("option", ["schema=No-Schema", "pool=1", "pool=many", "pooler=statement"])
 def test_a_wrong_option_is_refused(postgres_server: str, option: str) -> None:
     with pytest.raises(StoreUnavailableError, match=rf"\?{option.partition('=')[0]}="):
         PostgresStore("orders", f"{postgres_server}&{option}", SystemClock())
@@ -381,7 +402,7 @@ def test_a_wrong_option_is_refused(postgres_server: str, option: str) -> None:
 def test_a_pool_that_is_empty_is_a_busy_store(
     open_store: Callable[..., PostgresStore], postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "PATIENCE", 0.2)
+    monkeypatch.setattr(postgres_connections, "PATIENCE", 0.2)
     store = open_store(f"{postgres_url}&pool=2")
     with store.read(), store.read():
         with pytest.raises(StoreBusyError, match=r"raise \?pool="):

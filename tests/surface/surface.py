@@ -42,9 +42,9 @@ MADE_BY_USERS = (
 CONTRACT = {"MovableClock", "RaceContract", "StoreContract"}
 INTERNAL = {
     App: {
-        "client", "declare_schedule", "declared_schedules", "define_step", "define_workflow", "encode_by_name", "find_step",
-        "find_workflow", "known_names", "knows", "make_engine", "make_executor", "max_attempts", "notifier", "run_canvas",
-        "start_run", "step_names",
+        "client", "declare_schedule", "declared_limits", "declared_schedules", "define_step", "define_workflow",
+        "encode_by_name", "find_step", "find_workflow", "known_names", "knows", "make_engine", "make_executor",
+        "max_attempts", "notifier", "run_canvas", "start_run", "step_names",
         "startable_names", "store", "subscribers",
     },
     Codec: {"encode_error_value", "error_text", "join_call", "join_list", "plain"},

@@ -79,6 +79,8 @@ NO_TWIN: dict[type, set[str]] = {
         "workflow",
         "resource",
         "around_step",
+        "around_workflow",
+        "around_start",
         "load",
         "use_store",
         "close",

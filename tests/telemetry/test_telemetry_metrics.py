@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.app import SystemClock
+from holdfast.ports import Change, LimitRow, NewAttempt, NewRun, Record, WorkerRow
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.telemetry import (
     ClaimReport,
@@ -24,7 +25,7 @@ from holdfast.telemetry import (
 )
 from holdfast.telemetry.instruments import HOOKS
 from holdfast.telemetry.metrics import MAX_SERIES, SECONDS, Metrics
-from holdfast.views.gauges import add_store_gauges, metrics_of
+from holdfast.views.gauges import add_store_gauges, metrics_of, store_gauges
 
 
 def values(metrics: Metrics) -> dict[str, float]:
@@ -191,8 +192,35 @@ def exercised() -> Metrics:
     metrics.claimed(ClaimReport(count=1))
     metrics.message_received(MessageReport(run_id="r", kind="hook", waited=1.0))
     metrics.worker_started(WorkerReport(id="w"))
-    add_store_gauges(metrics, SqliteStore("orders", ":memory:", SystemClock()))
+    add_store_gauges(metrics, busy_store())
     return metrics
+
+
+def busy_store() -> SqliteStore:
+    """A store with an attempt in a queue, which its engine has just asked for, and a limit that nobody needs."""
+    store = SqliteStore("orders", ":memory:", SystemClock())
+    now = store.now()
+    store.register(WorkerRow(id="w", app="orders", host="h", pid=1, build="1", names=["ship"]), 10_000_000)
+    record = Record(1, "RunStarted", "", "", 0, 1, "", now, b"{}")
+    store.create(NewRun(id="r", workflow="ship", records=[record], wake_at=now, created_at=now, fingerprint=b"f"))
+    (claimed,) = store.commit("w", [], 1, ["ship"]).claimed
+    asked = NewAttempt(token="t", cmd="1s0", step="paint", number=1, queue="gpu", due=now, body=b"{}")
+    store.commit("w", [Change(no=claimed.row.no, attempts=[asked])], 0, ["ship"])
+    store.declare_limits([LimitRow(name="bank", concurrency=3)])
+    return store
+
+
+def test_what_a_store_holds_is_told() -> None:
+    gauges = store_gauges(busy_store())
+    found = {
+        f"{s.name} {' '.join(s.labels.values())}".strip(): s.value
+        for family in text_string_to_metric_families(gauges.render())
+        for s in family.samples
+    }
+    assert (found["holdfast_queue_waiting gpu"], found["holdfast_queue_claimed gpu"]) == (1, 0)
+    assert found["holdfast_queue_wait_seconds gpu"] >= 0
+    assert (found["holdfast_limit_used bank"], found["holdfast_limit_waiting bank"]) == (0, 0)
+    assert (found["holdfast_runs RUNNING"], found["holdfast_workers"], found["holdfast_runs_due"]) == (1, 1, 0)
 
 
 def test_the_dashboard_shows_every_metric_and_none_that_does_not_exist() -> None:

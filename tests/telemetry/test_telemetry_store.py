@@ -211,3 +211,20 @@ def test_what_workers_tell_is_a_ring_that_never_grows_beyond_its_bounds(
     events = subscription.receive(0)
     assert [event["id"] for event in events or []] == ["15", "16", "17", "18", "19"]
     subscription.close()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        {"type": "step-started"}, {"type": "step-started", "id": ["a"], "attempt": 1}, {"type": "step-failed", "id": 3},
+        {"type": "run-sent", "clock": "late"}, {"type": 7}, {},
+    ],
+)  # fmt: skip
+def test_events_that_make_no_sense_hurt_no_receiver(tmp_path: Path, junk: Event) -> None:
+    app = App("shop", str(tmp_path / "shop.db"))
+    subscription = app.telemetry.subscribe()
+    for _ in range(2):
+        app.telemetry.publish([junk])
+    assert subscription.receive(0) == [junk, junk]
+    subscription.close()
+    app.close()

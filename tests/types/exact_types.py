@@ -18,6 +18,10 @@ from holdfast import (
     Dag,
     HookCall,
     HookDefinition,
+    Prefix,
+    Range,
+    Request,
+    RequestDefinition,
     Resource,
     Run,
     RunEvent,
@@ -28,6 +32,7 @@ from holdfast import (
     Schedule,
     ScheduleInfo,
     Sent,
+    StartCall,
     Status,
     StatusEntry,
     Step,
@@ -35,8 +40,10 @@ from holdfast import (
     StepFuture,
     TraceNode,
     Workflow,
+    WorkflowAttempt,
     WorkflowIdentity,
     define_hook,
+    define_request,
     emit,
     every,
     hook,
@@ -495,3 +502,63 @@ async def with_events(order: Order) -> None:
     assert_type(await wait_for_event("Paid", payload=Order), Order)
     assert_type(count.start(order).trace(), TraceNode)
     assert_type((await app.atrace("o-1")).children, list[TraceNode])
+
+
+# -- requests: typed on both sides
+
+add_item = define_request("types.add", Order, Decimal)
+size = define_request("types.size", None, int)
+note_it = define_request("types.note", str)
+poke = app.define_request("types.poke")
+published = define_request("types.published", None, str, data="key")
+
+assert_type(add_item, RequestDefinition[Order, Decimal])
+assert_type(size, RequestDefinition[None, int])
+assert_type(note_it, RequestDefinition[str, None])
+assert_type(poke, RequestDefinition[None, None])
+assert_type(app.define_hook("types.hook", Order), HookDefinition[Order])
+
+
+@app.workflow
+async def answers(customer: str) -> int:
+    async for request in add_item:
+        assert_type(request, Request[Order, Decimal])
+        assert_type(request.payload, Order)
+        request.answer(Decimal(1))
+    assert_type(await size.next(timeout="1h"), Request[None, int])
+
+    @add_item.handle
+    async def handler(order: Order) -> Decimal:
+        return order.total
+
+    assert_type(await handler(Order("1", Decimal(1))), Decimal)
+    assert_type(await wf.send("id", "hook", {"x": 1}, key="k"), None)
+    assert_type(wf.history_length, int)
+    assert_type(wf.should_continue, bool)
+    return 1
+
+
+async def asks(run: Run[int], order: Order) -> None:
+    assert_type(run.ask(add_item, order, id="q", timeout="5s"), Decimal)
+    assert_type(run.ask(size), int)
+    assert_type(run.ask("types.add", {"id": "1"}), Any)
+    assert_type(await run.aask(add_item, order), Decimal)
+    assert_type(await run.aask(size, timeout=1), int)
+    assert_type(answers.start_and_ask(add_item.of(order), "ada"), tuple[Run[int], Decimal])
+    assert_type(answers.options(id="a").start_and_ask(size.of(None), customer="ada"), tuple[Run[int], int])
+    assert_type(await answers.astart_and_ask(add_item.of(order, timeout="1s"), "ada"), tuple[Run[int], Decimal])
+    assert_type(run.wait_data("key", timeout="1s"), Any)
+    assert_type(app.runs(data={"amount": Range(at_least=1), "who": Prefix("a")}), RunPage)
+    assert_type(this_step.hand_over(), str)
+
+
+@app.around_workflow
+def around_workflows(run: WorkflowAttempt) -> Iterator[None]:
+    assert_type(run.headers["tenant"], str)
+    yield
+
+
+@app.around_start
+def around_starts(call: StartCall) -> Iterator[None]:
+    call.headers["tenant"] = "acme"
+    yield

@@ -8,7 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import holdfast
-from holdfast import App, RetryableError, Run, Schedule, define_hook, every, sleep, step, this_step, use, wf, workflow
+from holdfast import (
+    App,
+    RetryableError,
+    Run,
+    Schedule,
+    define_hook,
+    define_request,
+    every,
+    sleep,
+    step,
+    this_step,
+    use,
+    wf,
+    workflow,
+)
 
 app = App("wrong")
 
@@ -198,6 +212,25 @@ def plain(payload: object) -> None: ...
 app.on("Paid", where={"order": [1]})  # E: dict-item
 app.emit("Paid", {}, "key")  # E: call-arg
 wf.wait_for_event("Paid", {"order": 1})  # E: call-arg
+
+
+# -- requests
+
+
+def asks_wrongly(run: Run[int]) -> None:
+    add = define_request("wrong.add", int, str)
+    size = define_request("wrong.size", None, int)
+    run.ask(add)  # E: arg-type
+    run.ask(add, "one")  # E: misc
+    run.ask(size, 3)  # E: misc
+    add.of("one")  # E: arg-type
+    fulfil.start_and_ask(add.of(1))  # E: call-arg
+    fulfil.start_and_ask(add, "o-1")  # E: arg-type
+    define_request("wrong", int, int, data=3)  # E: call-overload
+
+
+@app.around_workflow  # E: type-var
+def wraps_nothing() -> None: ...
 
 
 # -- the package

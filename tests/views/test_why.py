@@ -13,7 +13,7 @@ from view_histories import NAMES, SECOND, T0, golden, numbered, row_of, worker
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.errors import NondeterminismError
-from holdfast.ports import AttemptRow, RunRow, Status, WorkerRow
+from holdfast.ports import AttemptRow, Place, RunRow, Status, WorkerRow
 from holdfast.views.summaries import why_summary
 from holdfast.views.why import Why, why
 
@@ -226,6 +226,51 @@ def test_a_run_that_has_ended_says_how(end: ev.Event, text: str) -> None:
     history = numbered(started(), msgspec.structs.replace(end))
     found = why(row_of(history), T0 + SECOND, history)
     assert (found.kind, found.text, found.since) == ("ended", text, T0 + 9)
+
+
+def place(number: int, **fields: Any) -> Place:
+    return Place(cmd="1s0", limit="stripe", place=number, asked_at=T0 + 7, in_use=5, **fields)
+
+
+def test_a_step_in_line_names_its_limit_and_its_place() -> None:
+    history = numbered(started())
+    row = waiting(history, "limit 'stripe'")
+    found = why(row, T0 + SECOND, history, places=[place(3, key="ann")])
+    assert (found.kind, found.since) == ("limit", T0 + 7)
+    assert found.text == "waiting for a slot of limit 'stripe' (key 'ann'), number 3 in line"
+    assert found.details["waits"] == [
+        {"kind": "limit", "name": "stripe", "cmd": "1s0", "key": "ann", "since": T0 + 7, "place": 3}
+    ]
+    by_row = why(row, T0 + SECOND)
+    assert (by_row.kind, by_row.text) == ("limit", "waiting for limit 'stripe'")
+
+
+def test_the_first_in_line_is_told_when_its_time_comes() -> None:
+    history = numbered(started())
+    found = why(waiting(history, "limit 'stripe'"), T0, history, places=[place(1, key="", next_at=T0 + 30 * SECOND)])
+    assert found.text.startswith("waiting for a slot of limit 'stripe', next in line, until ")
+    assert found.text.endswith("(in 30.0s)")
+    held = why(waiting(history, ""), T0, history, places=[place(0, key="")])
+    assert held.kind != "limit", "it has its slot"
+
+
+def test_a_step_that_executes_comes_before_those_in_line() -> None:
+    history = numbered(started(), step(ev.StepStarted, 0, attempt=1, started=T0))
+    in_line = [Place(cmd="1s1", limit="stripe", key="", place=1, asked_at=T0, in_use=1)]
+    found = why(row_of(history), T0 + SECOND, history, places=in_line)
+    assert (found.kind, found.text) == ("step", "step 'charge' executes on w1 for 1.0s")
+    assert [wait["kind"] for wait in found.details["waits"]] == ["step", "limit"]
+
+
+@pytest.mark.parametrize("status", [Status.PENDING, Status.RETRY])
+def test_a_run_that_has_not_begun_names_the_limit_it_waits_for(status: Status) -> None:
+    history = numbered(started())
+    row = row_of(history, status=status, reason="limit 'import'", owner=None, wake_at=None)
+    assert why(row, T0).text == "waiting to begin, for a slot of limit 'import'"
+    found = why(row, T0, history, [], places=[place(2, key="")])
+    assert found.kind == "no_worker", "that comes first"
+    found = why(row, T0, history, places=[place(2, key="")])
+    assert (found.kind, found.text) == ("limit", "waiting to begin, for a slot of limit 'stripe', number 2 in line")
 
 
 # -- steps that other workers execute

@@ -112,6 +112,13 @@ def check_data(what: str, data: Any) -> None:
         check_text(f"a key of {what}", key)
 
 
+def check_headers(headers: Any) -> None:
+    """What comes along with a run."""
+    for name, value in headers.items():
+        check_text("a header", name)
+        check_text(f"header {name!r}", value, empty=True)
+
+
 # -- numbers, times, choices
 
 

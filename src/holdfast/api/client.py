@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import logging
@@ -17,6 +18,8 @@ from msgspec import Raw
 
 from holdfast.api.checks import (
     ID_LIMIT,
+    check_flag,
+    check_headers,
     check_hook,
     check_id,
     check_key,
@@ -34,12 +37,13 @@ from holdfast.api.requests import Ask, RequestDefinition, check_request, encode_
 from holdfast.api.tokens import StepToken
 from holdfast.codec import Codec
 from holdfast.core import events as ev
-from holdfast.core.context import current_step
+from holdfast.core.context import StartCall, current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.domain import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
 from holdfast.core.registry import Definitions, is_own, refuse_while_importing
+from holdfast.core.spans import Span
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.programs import is_durable
@@ -121,19 +125,30 @@ class Client:
         self._instruments = definitions.instruments
         self._entries = Entries(self.codec)
 
+    def joined(self, connection: object) -> Client:
+        """The same in a transaction of somebody else's."""
+        return Client(self._definitions, *self.store.join(connection), by=self.by)
+
+    def _outside(self, run: Run[Any]) -> Run[Any]:
+        """A run that was started in a transaction, for when that is over."""
+        return Run(self, run.id, run._which.no)
+
     # -- starting
 
     def start(self, name: str, call: bytes, options: StartOptions, messages: Sequence[Message] = ()) -> Run[Any]:
         """A run of its own, or a child of the run whose step calls. `messages` are for it, whether it is new or not."""
-        options = options.with_id_in_step(name)
-        if options.debounce is not None:
-            return self._start_later(name, call, options)
-        new = self._new(name, call, options, self.store.now())
-        new.messages = list(messages)
-        taken = self.store.create(new, replace=options.if_exists == "restart")
-        if taken is not None:
-            self._check_same(taken, new, options)
-        run = self._started(new, taken, options)
+        if options.connection is not None:
+            alone = replace(options, connection=None)
+            return self._outside(self.joined(options.connection).start(name, call, alone, messages))
+        with self._wrapped(name, options.with_id_in_step(name)) as (options, headers):
+            if options.debounce is not None:
+                return self._start_later(name, call, options, headers)
+            new = self._new(name, call, options, headers, self.store.now())
+            new.messages = list(messages)
+            taken = self.store.create(new, replace=options.if_exists == "restart")
+            if taken is not None:
+                self._check_same(taken, new, options)
+            run = self._started(new, taken, options)
         if taken is not None:
             for message in messages:
                 if self.store.answer(taken.id, message.request) is None:
@@ -141,7 +156,24 @@ class Client:
         self.notifier.ring(Topic.RUNS)
         return run
 
-    def _start_later(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
+    @contextlib.contextmanager
+    def _wrapped(self, name: str, options: StartOptions) -> Iterator[tuple[StartOptions, dict[str, str]]]:
+        """What wraps starts has its say about this one: the options, and the headers that come along."""
+        step = current_step.get()
+        headers = {} if step is None else dict(step.attempt.headers)
+        arounds = self._definitions.start_arounds
+        if not arounds:
+            yield options, headers
+            return
+        run_id = options.id or str(uuid.uuid4())
+        with contextlib.ExitStack() as stack:
+            start = StartCall(name, run_id, headers)
+            for around in arounds:
+                stack.enter_context(Span(around.function(start), f"around_start {around.name!r}"))
+            check_headers(start.headers)
+            yield replace(options, id=run_id), start.headers
+
+    def _start_later(self, name: str, call: bytes, options: StartOptions, headers: dict[str, str]) -> Run[Any]:
         """Put off the run that waits under this key, with this call in place of its own, or make one that waits. They are
         numbered: key@1, key@2."""
         assert options.id is not None
@@ -154,12 +186,12 @@ class Client:
                 begin = now + quiet
                 if options.at_most is not None:
                     begin = min(begin, last.created_at + to_us(options.at_most, "at_most"))
-                new = self._new(name, call, replace(options, id=last.id), now, begin)
+                new = self._new(name, call, replace(options, id=last.id), headers, now, begin)
                 if self.store.put_off(last.no, new):
                     new.no = last.no
                     break
             number = max((int(row.id[len(key) :]) for row in found), default=0) + tries
-            new = self._new(name, call, replace(options, id=f"{key}{number}"), now, now + quiet)
+            new = self._new(name, call, replace(options, id=f"{key}{number}"), headers, now, now + quiet)
             if self.store.create(new) is None:
                 self._tell_submitted(new)
                 break  # else somebody else was faster
@@ -168,11 +200,21 @@ class Client:
 
     def start_many(self, calls: Sequence[tuple[str, bytes, StartOptions]]) -> list[Run[Any]]:
         """One commit for all of them: either all are started or none is."""
+        connection = calls[0][2].connection if calls else None
+        if connection is not None:
+            alone = [(name, call, replace(options, connection=None)) for name, call, options in calls]
+            return [self._outside(run) for run in self.joined(connection).start_many(alone)]
         now = self.store.now()
-        chosen = [options.with_id_in_step(name) for name, _, options in calls]
-        new = [self._new(name, call, options, now) for (name, call, _), options in zip(calls, chosen, strict=True)]
-        options_of = {id(run): options for run, options in zip(new, chosen, strict=True)}
-        taken = self.store.create_all(new, lambda run, row: self._check_same(row, run, options_of[id(run)]))
+        with contextlib.ExitStack() as stack:
+            chosen = [
+                stack.enter_context(self._wrapped(name, options.with_id_in_step(name))) for name, _, options in calls
+            ]
+            new = [
+                self._new(name, call, options, headers, now)
+                for (name, call, _), (options, headers) in zip(calls, chosen, strict=True)
+            ]
+            options_of = {id(run): options for run, (options, _) in zip(new, chosen, strict=True)}
+            taken = self.store.create_all(new, lambda run, row: self._check_same(row, run, options_of[id(run)]))
         self.notifier.ring(Topic.RUNS)
         return [self._started(run, row, options_of[id(run)]) for run, row in zip(new, taken, strict=True)]
 
@@ -193,7 +235,15 @@ class Client:
                 )
             )  # fmt: skip
 
-    def _new(self, name: str, call: bytes, options: StartOptions, now: int, begin_at: int | None = None) -> NewRun:
+    def _new(
+        self,
+        name: str,
+        call: bytes,
+        options: StartOptions,
+        headers: dict[str, str],
+        now: int,
+        begin_at: int | None = None,
+    ) -> NewRun:
         refuse_while_importing(f"a run of {name!r} is started")
         context = current_step.get()
         origin: Attempt | None = None
@@ -228,6 +278,7 @@ class Client:
             queue=options.queue or "",
             trace=options.traceparent or (self._instruments.current_trace() if origin is None else origin.trace),
             quiet=origin is not None and origin.quiet,
+            headers=headers,
             expires=expires,
         )
         new = NewRun(
@@ -507,19 +558,22 @@ class Client:
         id: str | None,
         timeout: Duration | None,
         given_up: threading.Event | None = None,
+        *,
+        plain: bool = False,
     ) -> Any:
-        """Ask a run and wait for its answer; what it has published answers at once."""
+        """Ask a run and wait for its answer; what it has published answers at once. A `plain` answer is JSON data."""
         limit = check_request(request, id, timeout)
         definition, message = self._question(run, request, payload, id)
         row = self.row(run)
         if definition is not None and definition.data is not None:
             published = self.store.data(run.id).get(definition.data)
             if published is not None:
-                return self._decode_as(published, definition.answer)
+                return self.codec.plain(published) if plain else self._decode_as(published, definition.answer)
         if self.store.answer(run.id, message.request) is None:
             self._refuse_without_history(row, "asked")
             self._post(message, f"request {_name_of(request)!r} can't be asked")
-        return self._answer(run, definition, _name_of(request), message.request, limit, given_up)
+        answer = self._answer(run, _name_of(request), message.request, limit, given_up)
+        return self.codec.plain(answer) if plain else self._decode_as(answer, definition and definition.answer)
 
     def _question(
         self, run: Which, request: RequestDefinition[Any, Any] | str, payload: object, id: str | None
@@ -536,12 +590,13 @@ class Client:
     def _answer(
         self,
         run: Which,
-        definition: RequestDefinition[Any, Any] | None,
         name: str,
         id: str,
         limit: int | None,
         given_up: threading.Event | None,
-    ) -> Any:
+    ) -> bytes:
+        """What the run has answered, encoded, once it has."""
+
         def look(row: RunRow) -> bytes | None:
             found = self.store.answer(run.id, id)
             if found is None and row.status in FINAL and "retry" not in self.store.orders(run.id):
@@ -558,7 +613,7 @@ class Client:
             if isinstance(error, RequestError):
                 raise error
             raise RequestRefusedError(f"run {run.id} refused request {name!r}: {in_words_of(error)}") from error
-        return self._decode_as(bytes(body.answer), None if definition is None else definition.answer)
+        return bytes(body.answer)
 
     def _decode_as(self, data: bytes, model: Any) -> Any:
         try:
@@ -637,7 +692,8 @@ class Client:
         self, run: Run[Any], ask: Ask[Any], message: Message, given_up: threading.Event | None = None
     ) -> Any:
         limit = check_request(ask.request, ask.id, ask.timeout)
-        return self._answer(run._which, ask.request, ask.request.name, message.request, limit, given_up)
+        answer = self._answer(run._which, ask.request.name, message.request, limit, given_up)
+        return self._decode_as(answer, ask.request.answer)
 
     def send_hook(self, token: str | None, payload: object, key: str | None, name: str | None) -> None:
         if (token is None) == (key is None):
@@ -733,10 +789,11 @@ class Client:
         self.row(Which(token.run_id, token.run_no))
         return token
 
-    def pause(self, run: Which, reason: str) -> None:
+    def pause(self, run: Which, reason: str, children: bool = False) -> None:
         check_text("reason", reason, empty=True)
+        check_flag("children", children, ArgumentError)
         self._refuse_without_history(self.row(run), "paused")
-        self.control(run, "pause", reason)
+        self.control(run, "pause", reason, children)
 
     def _refuse_without_history(self, row: RunRow, what: str) -> None:
         if not row.durable:
@@ -744,19 +801,21 @@ class Client:
                 f"run {row.id} can't be {what}: its workflow {row.workflow!r} has durable=False, so there is no history"
             )
 
-    def control(self, run: Which, kind: str, reason: str = "") -> None:
+    def control(self, run: Which, kind: str, reason: str = "", children: bool = False) -> None:
         check_text("reason", reason, empty=True)
-        self._post(control(run.id, kind, reason, by=self.by, run_no=run.no), f"can't {kind} it")
+        message = control(run.id, kind, reason, by=self.by, run_no=run.no, children=children)
+        self._post(message, f"can't {kind} it")
 
     def terminate(self, run: Which, reason: str) -> None:
         check_text("reason", reason)
         self.control(run, "terminate", reason)
 
-    def resume(self, run: Which) -> None:
+    def resume(self, run: Which, children: bool = False) -> None:
+        check_flag("children", children, ArgumentError)
         row = self.row(run)
         if row.status not in (Status.PAUSED, Status.STUCK):
             raise RunError(f"run {run.id} is {row.status}; only PAUSED and STUCK runs can be resumed", run_id=run.id)
-        self.control(run, "resume")
+        self.control(run, "resume", children=children)
 
     def retry(self, run: Which) -> None:
         row = self.row(run)

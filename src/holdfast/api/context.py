@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from holdfast.api import calls
 from holdfast.api.checks import check_hook, check_id, check_text, progress_of
+from holdfast.api.direct_calls import plain_transaction
 from holdfast.api.domain_events import emit_now, wait_for_event
 from holdfast.api.hooks import ask_hook, encode_payload
 from holdfast.api.tokens import StepToken
@@ -26,6 +27,8 @@ from holdfast.durations import Duration, to_us
 from holdfast.errors import ContinueAsNew, WrongContextError
 
 T = TypeVar("T")
+CONTINUE_AFTER = 5_000
+"""Events. It must never change: replay would take another way."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -163,6 +166,20 @@ class WorkflowContext:
         zone = dt.timezone(dt.timedelta(seconds=here.scheduled_offset))
         return (_EPOCH + dt.timedelta(microseconds=here.scheduled_at)).astimezone(zone)
 
+    @property
+    def history_length(self) -> int:
+        """How many events this run's history has up to here, since it last continued as new; the same on every replay."""
+        here = _where("history_length")
+        if isinstance(here, StepContext):
+            _only_workflow("history_length")
+        return 1 if here is None else here.history_length
+
+    @property
+    def should_continue(self) -> bool:
+        """Whether it is time for `wf.continue_as_new`: the history is so long (5,000 events) that to replay it takes a
+        while. A suggestion; a run may go on as long as it likes."""
+        return self.history_length >= CONTINUE_AFTER
+
     def patched(self, change: str) -> bool:
         """Whether this run goes the new way of a changed workflow: runs that were past this point do not."""
         here = _where("patched")
@@ -224,7 +241,7 @@ class WorkflowContext:
             )
         check_id(run_id, "wf.send: run_id")
         check_hook(name, key, what="wf.send")
-        encoded = Raw(encode_payload(here.codec, here.hook_models, name, payload))
+        encoded = Raw(encode_payload(here.codec, here.program.hook_models, name, payload))
 
         def begin() -> Future[None]:
             here.send(run_id, name, key or "", encoded)
@@ -312,6 +329,26 @@ def _step(name: str) -> StepContext | None:
             f"this_step.{name} is for the code of a step, and this is workflow code; use it in a step"
         )
     return current_step.get()
+
+
+def transaction() -> Any:
+    """In a step with `transaction=True`: a connection to the store's database, in a transaction that is committed together
+    with the step's outcome. What is written with it happens exactly once, whatever crashes.
+
+    It begins with the first call. On PostgreSQL it is a `psycopg.Connection`, on SQLite a `sqlite3.Connection`; neither can
+    be told to commit or to roll back.
+    """
+    if running() is not None:
+        raise WrongContextError("transaction() is for the code of a step, and this is workflow code; use it in a step")
+    step = current_step.get()
+    found = plain_transaction.get() if step is None or step.transaction is None else step.transaction
+    if found is not None:
+        return found.connection
+    if step is None:
+        raise WrongContextError("transaction() works in a step with @app.step(transaction=True), and no step is here")
+    raise WrongContextError(
+        f"step {step.attempt.step!r} has no transaction; write @app.step(transaction=True) above it"
+    )
 
 
 wf = WorkflowContext()

@@ -7,14 +7,36 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.resources import Resource
 from holdfast.executors.surroundings import Surroundings
+from holdfast.ports import StepTransaction
 
 Replaced = Mapping[Resource[Any], Any]
+plain_transaction: ContextVar[StepTransaction | None] = ContextVar("holdfast_plain_transaction", default=None)
+"""Of a step with transaction=True that is called plainly."""
+
+
+def call_in_transaction(call: Callable[[], Any], begin: Callable[[], StepTransaction]) -> Any:
+    """What a step with transaction=True gives, and writes: in the transaction of the step that calls it, if that has one;
+    else in one of its own, which is committed unless it raises."""
+    step = current_step.get()
+    if (step is not None and step.transaction is not None) or plain_transaction.get() is not None:
+        return call()
+    transaction = begin()
+    token = plain_transaction.set(transaction)
+    try:
+        result = call()
+        if transaction.has_begun:
+            transaction.commit(b"")
+        return result
+    finally:
+        plain_transaction.reset(token)
+        transaction.rollback()
 
 
 def call_directly(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], replaced: Replaced) -> Any:

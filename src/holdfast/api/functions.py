@@ -19,7 +19,7 @@ from msgspec import Raw
 from holdfast.api.calls import Call, ChildRun, StepFuture
 from holdfast.api.checks import check_arguments, to_epoch
 from holdfast.api.client import Client
-from holdfast.api.direct_calls import call_directly
+from holdfast.api.direct_calls import call_directly, call_in_transaction
 from holdfast.api.handles import Run
 from holdfast.api.options import (
     NO_OPTIONS,
@@ -30,6 +30,7 @@ from holdfast.api.options import (
     check_call,
     check_input,
     options_of_many,
+    refuse_connection,
     start_options_of,
 )
 from holdfast.api.owner import Owner
@@ -201,6 +202,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
         debounce: Duration | None = None,
         at_most: Duration | None = None,
         traceparent: str | None = None,
+        connection: object = None,
     ) -> CallOptions[P, R, F]:
         """Say more about one call: `fn.options(id="order-17").start(order)`.
 
@@ -209,7 +211,8 @@ class _Function(abc.ABC, Generic[P, R, F]):
         given last, `at_most` so long after the first. `priority`: higher goes first. `timeout`, `max_retries`, `queue`: in
         place of those it was defined with. `if_exists`: what to do with a run that has the id ("return", "error",
         "restart"). `on_parent_close`: what becomes of a child when its parent ends ("cancel", "abandon"). `data`: published
-        from the beginning, as if the workflow had begun with `wf.set_data`.
+        from the beginning, as if the workflow had begun with `wf.set_data`. `connection`: of an open transaction on the
+        store's database (psycopg, sqlite3, SQLAlchemy, Django); the run exists once that is committed.
         """
         return CallOptions(
             self,
@@ -228,6 +231,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
                 debounce,
                 at_most,
                 traceparent,
+                connection,
             ),
         )
 
@@ -267,7 +271,11 @@ class SyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         execution = self._execution()
         if execution is None:
-            return cast("R", call_directly(self._definition, args, kwargs, self._app.replaced))
+            definition, app = self._definition, self._app
+            if not definition.options.transaction:
+                return cast("R", call_directly(definition, args, kwargs, app.replaced))
+            call = functools.partial(call_directly, definition, args, kwargs, app.replaced)
+            return cast("R", call_in_transaction(call, lambda: app.client.store.transaction(None, "")))
         found: R = wait_plainly(execution.ask_step(self._definition.name, self._encode(args, kwargs)))
         return found
 
@@ -355,7 +363,8 @@ class CallOptions(Generic[P, R, F]):
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """`start` for async code."""
         start = self._prepare(args, kwargs)
-        return cast("Run[R]", start() if running() is not None else await asyncio.to_thread(start))
+        stays = running() is not None or self._options.connection is not None  # which is this thread's
+        return cast("Run[R]", start() if stays else await asyncio.to_thread(start))
 
     def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
         """Start a run and ask it something, in one commit; the run and its answer."""
@@ -376,8 +385,19 @@ class CallOptions(Generic[P, R, F]):
                 f"start_and_ask({show(ask)}): give a request with its payload first: request.of(payload)"
             )
         check_request(ask.request, ask.id, ask.timeout)
+        if self._options.connection is not None:
+            raise WrongContextError(
+                f"{function!r}.start_and_ask(): there is no answer before your transaction is committed; use .start(), commit, "
+                "and ask the run"
+            )
         if not isinstance(function, Workflow):
             raise WrongContextError(f"{function!r}.start_and_ask(): a step answers nothing; start a workflow")
+        for option in ("debounce", "connection"):
+            if getattr(self._options, option) is not None:
+                raise ArgumentError(
+                    f"start_and_ask with {option}=: the run may begin much later, and its answer is waited for; start it, and "
+                    "ask it then"
+                )
         if not function._definition.options.durable:
             raise WrongContextError(f"{function!r} has durable=False, and a run without a history can't be asked")
         call = function._encode(args, kwargs)
@@ -413,6 +433,7 @@ class CallOptions(Generic[P, R, F]):
         execution = function._execution()
         if execution is None:
             raise WrongContextError(f"{function!r}.submit() works in a workflow; elsewhere use .start()")
+        refuse_connection(self._options)
         return function._submit(execution, function._encode(args, kwargs), self._options)
 
     def _parts(self) -> tuple[_Function[P, R, F], StartOptions]:
@@ -427,6 +448,7 @@ class CallOptions(Generic[P, R, F]):
         call = function._encode(args, kwargs)
         execution = function._execution()
         if execution is not None:
+            refuse_connection(options)
             if not isinstance(function, Workflow):
                 raise WrongContextError(
                     f"{function!r}.start() in a workflow: call it, or use .submit(); a run of its own is for outside"

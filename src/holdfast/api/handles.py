@@ -180,10 +180,12 @@ class Run(Generic[R]):
         self._fetch()
         return self._client.trace(self.id)
 
-    def send(self, name: str, payload: object = None, *, key: str | None = None) -> Sent:
+    def send(self, name: str, payload: object = None, *, key: str | None = None, connection: object = None) -> Sent:
         """Answer a hook. A payload that comes before the workflow asks is kept, in order; what is returned says whether
-        the run waited for it. A run that waits for another hook is a warning: a name or key may be wrong."""
-        return self._client.send(self._which, name, payload, key)
+        the run waited for it. A run that waits for another hook is a warning: a name or key may be wrong. With the
+        `connection` of an open transaction it is sent once that is committed."""
+        client = self._client if connection is None else self._client.joined(connection)
+        return client.send(self._which, name, payload, key)
 
     @overload
     def ask(
@@ -224,13 +226,14 @@ class Run(Generic[R]):
         even its clean-up, and the children it waits for end likewise. It counts as cancelled, with the reason."""
         self._client.terminate(self._which, reason)
 
-    def pause(self, reason: str = "") -> None:
-        """Let nothing new begin; what executes ends and is kept."""
-        self._client.pause(self._which, reason)
+    def pause(self, reason: str = "", *, children: bool = False) -> None:
+        """Let nothing new begin; what executes ends and is kept. Its children go on, unless `children` says that those it
+        waits for, and theirs, are paused too."""
+        self._client.pause(self._which, reason, children)
 
-    def resume(self) -> None:
-        """Go on after `pause`, or after the reason for STUCK was mended."""
-        self._client.resume(self._which)
+    def resume(self, *, children: bool = False) -> None:
+        """Go on after `pause`, or after the cause of STUCK was removed; with `children`, those it waits for too."""
+        self._client.resume(self._which, children)
 
     def retry(self) -> None:
         """Try a failed or cancelled run again; what it had completed is kept."""

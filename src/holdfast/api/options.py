@@ -30,8 +30,9 @@ from holdfast.core.definitions import (
     WorkflowDefinition,
     WorkflowOptions,
 )
+from holdfast.core.limits import Limit
 from holdfast.durations import Duration
-from holdfast.errors import ArgumentError, DefinitionError
+from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 from holdfast.printing import show
 from holdfast.telemetry.instruments import is_traceparent
 
@@ -39,6 +40,7 @@ IfExists = Literal["return", "error", "restart"]
 OnParentClose = Literal["cancel", "abandon"]
 
 SCHEDULING = ("schedule", "tz")  # options of decorators that are not of the function itself
+LIMITING = ("concurrency", "rate_limit", "burst", "key")  # one limit, said without its class
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class StartOptions:
     debounce: Duration | None = None
     at_most: Duration | None = None
     traceparent: str | None = None
+    connection: object = None
     again: bool = False  # an earlier attempt of the step that starts it may have done so
 
     def __post_init__(self) -> None:
@@ -115,6 +118,14 @@ class StartOptions:
         return replace(self, id=context.next_child_id(name), again=True)
 
 
+def refuse_connection(options: StartOptions) -> None:
+    if options.connection is not None:
+        raise WrongContextError(
+            "connection= is for what is started from outside, or in a step: a workflow is replayed, and its children are "
+            "committed with its history"
+        )
+
+
 def calls_of(name: str, calls: Iterable[Any]) -> list[tuple[Any, ...]]:
     """The arguments of many calls: a tuple is those of one call, anything else its only argument."""
     if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
@@ -167,8 +178,11 @@ def step_options(given: dict[str, Any]) -> StepOptions:
             raise DefinitionError(f"at_most_once=True means max_retries=0 and max_losses=1; leave out {said[0]}=")
         options |= {"max_retries": 0, "max_losses": 1}
     backoff = _backoff(options.pop("retry_delay"), options.pop("retry_jitter"), options.pop("retry_max_delay"))
+    limits = _limits(options, LIMITING)
+    if any(limit.when_full != "queue" for limit in limits):
+        raise DefinitionError("when_full= is for workflows: a step always waits for its turn; leave it out")
     _refuse_unknown(
-        options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay", "at_most_once", *SCHEDULING)
+        options, StepOptions, ("retry_delay", "retry_jitter", "retry_max_delay", "at_most_once", *SCHEDULING, *LIMITING)
     )
     made = StepOptions(
         max_retries=_retries(options.pop("max_retries", 3)),
@@ -182,26 +196,59 @@ def step_options(given: dict[str, Any]) -> StepOptions:
         force_local=check_flag("force_local", options.pop("force_local", False)),
         max_losses=_count("max_losses", options.pop("max_losses", 3)),
         queue=check_queue(options.pop("queue", "")),
+        limits=limits,
+        transaction=check_flag("transaction", options.pop("transaction", False)),
         **options,
     )
+    if made.transaction:
+        _check_transaction(made)
     if made.pool == "process":
         refuse_local_errors("retry_for", made.retry_for)
         refuse_local_errors("no_retry_for", made.no_retry_for)
     return made
 
 
+def _check_transaction(options: StepOptions) -> None:
+    if options.at_most_once:
+        raise DefinitionError(
+            "transaction=True makes a step's writes happen exactly once, also if it is executed again; leave out at_most_once="
+        )
+    if options.pool == "process":
+        raise DefinitionError("transaction=True is for steps on threads: leave out pool='process'")
+
+
 def workflow_options(given: dict[str, Any]) -> WorkflowOptions:
     options = {"retry_delay": 0, "retain": "30d", **given}
     delay, retain = options.pop("retry_delay"), options.pop("retain")
-    _refuse_unknown(options, WorkflowOptions, ("retry_delay", *SCHEDULING))
+    generations = options.get("keep_generations")
+    limits = _limits(options, (*LIMITING, "when_full"))
+    _refuse_unknown(options, WorkflowOptions, ("retry_delay", *SCHEDULING, *LIMITING, "when_full"))
     return WorkflowOptions(
         max_retries=_retries(options.pop("max_retries", 0)),
         backoff=_backoff(delay),
         retry_for=error_classes("retry_for", options.pop("retry_for", None)),
+        retry_within=timeout_of("retry_within", options.pop("retry_within", None)),
         timeout=timeout_of("timeout", options.pop("timeout", None)),
         durable=check_flag("durable", options.pop("durable", True)),
         retain=None if retain is None else duration_of("retain", retain),
+        keep_generations=None if generations is None else _count("keep_generations", generations),
+        limits=limits,
     )
+
+
+def _limits(options: dict[str, Any], words: tuple[str, ...]) -> tuple[Limit, ...]:
+    """What `limits=` says, or the one limit that the words beside it make. They are taken out of the options."""
+    said = {word: options.pop(word) for word in words if word in options}
+    given = options.pop("limits", None)
+    if given is None:
+        return (Limit(**said),) if any(value is not None for value in said.values()) else ()
+    if said:
+        raise DefinitionError(
+            f"limits= says all limits there are; put {next(iter(said))}= into one of them: Limit(...)"
+        )
+    if not isinstance(given, list | tuple) or not all(isinstance(limit, Limit) for limit in given):
+        raise DefinitionError(f"limits={show(given)}: give a list of limits, such as [Limit(concurrency=5)]")
+    return tuple(given)
 
 
 def check_call(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from holdfast.api.checks import check_text, one_of
+from holdfast.api.checks import check_flag, check_text, one_of
 from holdfast.api.handles import Run
 from holdfast.blocking import twin
 from holdfast.engine.records import control
@@ -60,7 +60,7 @@ class Selection:
 
     def counts(self, action: Action | None = None) -> dict[Status, int]:
         """How many there are of each status; with an action, only those it would be done to."""
-        query = self.query if action is None else self._of(action)
+        query = self.query if action is None else applicable(self.query, action)
         if query is None:
             return {}
         found = self._client.store.counts(query, _NO_LIMIT)
@@ -75,13 +75,13 @@ class Selection:
         check_text("reason", reason)
         return self._tell("terminate", reason)
 
-    def pause(self, reason: str = "") -> Acted:
+    def pause(self, reason: str = "", *, children: bool = False) -> Acted:
         """`run.pause` for each."""
-        return self._tell("pause", reason)
+        return self._tell("pause", reason, children)
 
-    def resume(self) -> Acted:
+    def resume(self, *, children: bool = False) -> Acted:
         """`run.resume` for each."""
-        return self._tell("resume")
+        return self._tell("resume", children=children)
 
     def retry(self) -> Acted:
         """`run.retry` for each."""
@@ -100,28 +100,16 @@ class Selection:
     aretry = twin(retry)
     adelete = twin(delete)
 
-    def batch(self, action: Action, reason: str = "", *, limit: int = BATCH) -> tuple[Acted, int | None]:
-        """Do it to the newest of them only, and say after which number to go on; None if that was all."""
-        query = self._of(action)
-        rows = self._client.store.runs(replace(query, limit=limit)) if query is not None else []
-        return act_on(self._client, action, rows, reason), rows[-1].no if len(rows) == limit else None
-
-    def _tell(self, action: Action, reason: str = "") -> Acted:
+    def _tell(self, action: Action, reason: str = "", children: bool = False) -> Acted:
+        check_flag("children", children, ArgumentError)
         done = skipped = 0
         for rows in self._matching(action):
-            acted = act_on(self._client, action, rows, reason)
+            acted = act_on(self._client, action, rows, reason, children)
             done, skipped = done + acted.done, skipped + acted.skipped
         return Acted(done, skipped)
 
-    def _of(self, action: str) -> RunQuery | None:
-        """Those it applies to; None if it applies to no status that was asked for."""
-        one_of("action", action, tuple(APPLIES), ArgumentError)
-        wanted = set(self.query.statuses or Status)
-        statuses = [str(status) for status in APPLIES[action] if status in wanted]
-        return replace(self.query, statuses=statuses) if statuses else None
-
     def _matching(self, action: str) -> Iterator[list[RunRow]]:
-        query = self._of(action)
+        query = applicable(self.query, action)
         return iter(()) if query is None else self._pages(query)
 
     def _pages(self, query: RunQuery) -> Iterator[list[RunRow]]:
@@ -131,15 +119,32 @@ class Selection:
             query = replace(query, after=rows[-1].no)
 
 
-def act_on(client: Client, action: Action, rows: Sequence[RunRow], reason: str = "") -> Acted:
-    """Do it to those of these runs to which it applies."""
+def applicable(query: RunQuery, action: str) -> RunQuery | None:
+    """The same for those runs that an action applies to; None if it applies to no status that was asked for."""
+    one_of("action", action, tuple(APPLIES), ArgumentError)
+    wanted = set(query.statuses or Status)
+    statuses = [str(status) for status in APPLIES[action] if status in wanted]
+    return replace(query, statuses=statuses) if statuses else None
+
+
+def act_on_page(client: Client, action: Action, query: RunQuery, reason: str = "") -> tuple[Acted, int | None]:
+    """Do it to one page of the runs that it applies to; the number after which to go on, None if that was all."""
+    chosen = applicable(query, action)
+    rows = client.store.runs(chosen) if chosen is not None else []
+    return act_on(client, action, rows, reason), rows[-1].no if len(rows) == query.limit else None
+
+
+def act_on(client: Client, action: Action, rows: Sequence[RunRow], reason: str = "", children: bool = False) -> Acted:
+    """Do it to those of these runs to which it applies; with `children`, to those that they wait for."""
     check_text("reason", reason, empty=action != "terminate")
     fit = [row for row in rows if row.status in APPLIES[action] and (action != "pause" or row.durable)]
     if action == "delete":
         done = client.delete_all(fit)
     else:
         late = action == "retry"
-        orders = [control(row.id, action, reason, by=client.by, late=late, run_no=row.no) for row in fit]
+        orders = [
+            control(row.id, action, reason, by=client.by, late=late, run_no=row.no, children=children) for row in fit
+        ]
         done = sum(each.kept for each in client.store.post_all(orders))
         client.notifier.ring(Topic.INBOX)
     return Acted(done, len(rows) - done)

@@ -168,6 +168,7 @@ class Canvas(abc.ABC):
         timeout: Duration | None = None,
         max_retries: int | None = None,
         if_exists: IfExists = "return",
+        connection: object = None,
         expires: Duration | dt.datetime | None = None,
     ) -> CanvasOptions:
         """Say more about the run: `canvas.options(id="night-17").start()`."""
@@ -175,7 +176,7 @@ class Canvas(abc.ABC):
             self,
             StartOptions(
                 id=id, delay=delay, at=at, priority=priority, timeout=timeout, max_retries=max_retries,
-                if_exists=if_exists, expires=expires,
+                if_exists=if_exists, connection=connection, expires=expires,
             ),
         )  # fmt: skip
 
@@ -212,7 +213,8 @@ class CanvasOptions:
 
     async def astart(self, *args: Any, **kwargs: Any) -> Run[Any]:
         """`start` for async code."""
-        return await asyncio.to_thread(self._prepare(args, kwargs))
+        start = self._prepare(args, kwargs)
+        return start() if self._options.connection is not None else await asyncio.to_thread(start)
 
     def delay(self, *args: Any, **kwargs: Any) -> Run[Any]:
         """Celery's spelling of `start`."""

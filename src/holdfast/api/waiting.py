@@ -32,10 +32,7 @@ class shield:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         task = self._task
         if isinstance(task, Task):
-            task.shielded -= 1
-            if not task.shielded and task.deferred_cancel is not None:
-                (message,), task.deferred_cancel = task.deferred_cancel, None
-                task.cancel(message)
+            task.leave_shield()
 
     async def __aenter__(self) -> None:
         self.__enter__()

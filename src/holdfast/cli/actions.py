@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast.api.handles import Run
+from holdfast.api.handles import Run, Which
 from holdfast.api.selection import Acted, Action, Selection
 from holdfast.cli.arguments import value_of
 from holdfast.cli.bulk import Filter, act_on_all, by_filter
@@ -104,25 +104,31 @@ def terminate(context: click.Context, runs: tuple[str, ...], chosen: Filter, rea
 @some_runs
 @by_filter
 @because
+@click.option("--children", is_flag=True, help="The children that they wait for, too.")
 @json_option
 @click.pass_context
-def pause(context: click.Context, runs: tuple[str, ...], chosen: Filter, reason: str, as_json: bool) -> None:
-    """Let nothing new begin in runs; what executes ends and is kept."""
+def pause(
+    context: click.Context, runs: tuple[str, ...], chosen: Filter, reason: str, children: bool, as_json: bool
+) -> None:
+    """Let nothing new begin in runs; what executes ends and is kept. Their children go on, unless --children."""
     _act(
-        context, runs, chosen, as_json, "pause", "asked to pause", lambda target, run: run.pause(reason),
-        lambda selection: selection.pause(reason),
+        context, runs, chosen, as_json, "pause", "asked to pause",
+        lambda target, run: run.pause(reason, children=children),
+        lambda selection: selection.pause(reason, children=children),
     )  # fmt: skip
 
 
 @click.command()
 @some_runs
 @by_filter
+@click.option("--children", is_flag=True, help="The children that they wait for, too.")
 @json_option
 @click.pass_context
-def resume(context: click.Context, runs: tuple[str, ...], chosen: Filter, as_json: bool) -> None:
+def resume(context: click.Context, runs: tuple[str, ...], chosen: Filter, children: bool, as_json: bool) -> None:
     """Let PAUSED runs go on, and STUCK ones whose cause was removed."""
     _act(
-        context, runs, chosen, as_json, "resume", "asked to resume", lambda target, run: run.resume(), Selection.resume
+        context, runs, chosen, as_json, "resume", "asked to resume",
+        lambda target, run: run.resume(children=children), lambda selection: selection.resume(children=children),
     )  # fmt: skip
 
 
@@ -184,6 +190,39 @@ def send(context: click.Context, run: str, name: str, payload: str | None, key: 
         if sent.note:
             note(sent.note)
     _asked(target)
+
+
+@click.command()
+@one_run
+@click.argument("name")
+@click.argument("payload", required=False)
+@click.option("--id", "request_id", help="Ask once: the same id again gets the same answer.")
+@click.option("--timeout", default="30s", show_default=True, metavar="TIME", help="How long to wait for the answer.")
+@json_option
+@click.pass_context
+def ask(
+    context: click.Context,
+    run: str,
+    name: str,
+    payload: str | None,
+    request_id: str | None,
+    timeout: str,
+    as_json: bool,
+) -> None:
+    """Ask a run something, and print its answer as JSON. PAYLOAD is JSON if it reads as such, else text. A refusal ends
+    with exit code 4."""
+    target = open_target(context)
+    row = target.find(run)
+    client = target.app.client
+    given = None if payload is None else value_of(payload)
+    try:
+        answer = client.ask(Which(row.id, row.no), name, given, request_id, timeout, plain=True)
+    except TimeoutError as error:
+        raise Conflict(str(error)) from None
+    if as_json:
+        print_json({"run_id": row.id, "request": name, "answer": answer})
+    else:
+        say(json.dumps(answer, ensure_ascii=False))
 
 
 @click.command()

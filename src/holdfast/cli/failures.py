@@ -102,8 +102,10 @@ def _failure(error: Exception) -> Failure:
         return Conflict(f"{text}; `{command('schedules', 'show', error.name)}` says more")
     if isinstance(error, e.HookNotFoundError | e.UnknownNameError):
         return NotFound(text)
+    if isinstance(error, e.RequestRefusedError):
+        return Conflict(text)
     if isinstance(error, e.RunStuckError):
-        return RunFailed(f"{text}; `{command('runs', 'resume', error.run_id)}` once that is mended")
+        return RunFailed(f"{text}; `{command('runs', 'resume', error.run_id)}` once that is corrected")
     if isinstance(error, e.RunError):
         return Conflict(f"{text}; `{command('runs', 'show', error.run_id)}` says more")
     if isinstance(error, e.StoreError):

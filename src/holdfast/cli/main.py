@@ -39,19 +39,28 @@ SCHEDULES = {
     "delete": Entry("schedules:delete", "Forget a schedule that was made at run time."),
 }
 
+DB = {
+    "status": Entry("db:status", "The store's schema, its apps and runs, and where they were moved."),
+    "upgrade": Entry("db:upgrade", "Bring the store's schema up to date."),
+    "copy": Entry("db:copy", "Move all runs to another store, where they go on."),
+}
+
 COMMANDS = {
     "dev": Entry("dev:dev", "A worker and the monitor in one process, begun anew when code changes."),
     "worker": Entry("worker:worker", "Run an engine: claim runs, execute their steps; or only execute steps."),
     "start": Entry("start:start", "Start a workflow or a step; prints the run's id."),
     "run": Entry("start:run", "Start a workflow or a step, and watch it until it ends."),
+    "ask": Entry("actions:ask", "Ask a run something, and print its answer."),
     "emit": Entry("events:emit", "Emit a domain event; prints its id."),
     "runs": Entry("", "Look at runs and act on them.", commands=RUNS),
     "schedules": Entry("", "Look at schedules and act on them.", commands=SCHEDULES),
     "events": Entry("stream:events", "What workers do, as it happens."),
     "top": Entry("top:top", "Workers, queues, rates and the last events, live."),
     "workers": Entry("workers:workers", "List workers: engines and executors, and the queues they serve."),
+    "limits": Entry("limits:limits", "Limits: how much of each is in use, and how many wait."),
     "monitor": Entry("monitor:monitor", "Pages that show runs and act on them, in a browser."),
     "gc": Entry("upkeep:gc", "Delete runs whose time of retention has passed."),
+    "db": Entry("", "Look at a store, upgrade it, move it.", commands=DB),
     "config": Entry("config:config", "Each setting, and where it comes from."),
     "health": Entry("upkeep:health", "Whether the store answers and a worker is alive; for probes."),
     "doctor": Entry("doctor:doctor", "Look for what keeps runs from going on, and say what to do."),

@@ -123,7 +123,8 @@ def styled(line: Line) -> Text:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[Styled | str]]) -> None:
-    """Aligned under heads on a terminal; tab-separated and nothing cut off otherwise."""
+    """Aligned under heads on a terminal; tab-separated and nothing cut off otherwise. The first column, which names the
+    rows, is never cut: names are pasted."""
     spans = [[cell if isinstance(cell, Styled) else Styled(cell) for cell in row] for row in rows]
     if not on_terminal():
         for row in spans:
@@ -131,7 +132,9 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[Styled | str]]) ->
         return
     out = console()
     grid = [[Styled(head, "dim") for head in heads], *spans]
-    widths = [max(len(cut(row[i].text, out.width // 2)) for row in grid) for i in range(len(heads) - 1)]
+    widths = [
+        max(len(cut(row[i].text, out.width // 2 if i else 10_000)) for row in grid) for i in range(len(heads) - 1)
+    ]
     widths.append(max(10, out.width - sum(widths) - 2 * len(widths)))  # the last one takes what is left
     for row in grid if spans else []:
         cells = [

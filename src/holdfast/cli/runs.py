@@ -29,8 +29,9 @@ from holdfast.cli.target import Target, one_run, open_target, run_ids
 from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
 from holdfast.durations import to_us
-from holdfast.ports import FINAL, RunQuery, RunRow, Status
-from holdfast.views.details import read_details
+from holdfast.ports import FINAL, RunRow, Status
+from holdfast.views.details import read_details, read_outcome
+from holdfast.views.filters import parse_filter
 from holdfast.views.reading import RunTree
 from holdfast.views.summaries import event_summary, run_summary
 from holdfast.views.times import SECOND, ago, clock, iso, length
@@ -39,6 +40,7 @@ from holdfast.views.why import why
 
 
 @click.command("list")
+@click.argument("terms", nargs=-1, metavar="[FILTER]...")
 @click.option(
     "--status", "statuses", multiple=True, type=click.Choice([*Status], case_sensitive=False),
     help="Only runs of this status; may be given several times.",
@@ -57,6 +59,7 @@ from holdfast.views.why import why
 @click.pass_context
 def list_runs(
     context: click.Context,
+    terms: tuple[str, ...],
     statuses: tuple[str, ...],
     workflow: str | None,
     parent: str | None,
@@ -67,41 +70,56 @@ def list_runs(
     after: int | None,
     as_json: bool,
 ) -> None:
-    """List runs, newest first."""
+    """List runs, newest first. FILTER is what the monitor's filter is: status:failed workflow:order* data.customer=42
+    'started:<1h'; options say the same, and narrow it down."""
     target = open_target(context)
     store = target.store
+    query = parse_filter(" ".join(terms), store.now(), target.app.codec.encode)
     equal, spans = data_terms(target.app.codec, data)
-    query = RunQuery(
-        statuses=[str(status) for status in statuses],
-        workflow=workflow,
-        parent=None if parent is None else target.find(parent).id,
-        since=None if since is None else _moment(since, store.now()),
-        data=equal,
-        spans=spans,
-        schedule=schedule,
-        after=after,
-        limit=limit + 1,
-    )
+    query.statuses = [*query.statuses, *map(str, statuses)]
+    query.data, query.spans = query.data | equal, (*query.spans, *spans)
+    query.workflow, query.schedule = workflow or query.workflow, schedule or query.schedule
+    query.after, query.limit = after, limit + 1
+    if parent is not None:
+        query.parent = target.find(parent).id
+    if since is not None:
+        query.since = _moment(since, store.now())
     rows = store.runs(query)
     more, rows = len(rows) > limit, rows[:limit]
     now = store.now()
     if as_json:
-        print_json([run_summary(row, now) for row in rows])
+        print_json([{**run_summary(row, now), **_error_of(target, row)} for row in rows])
     else:
-        _print_runs(rows, now)
+        _print_runs(target, rows, now)
     if not rows:
-        note("no runs like that" if any((statuses, workflow, parent, since, data, schedule, after)) else "no runs yet")
+        narrowed = any((terms, statuses, workflow, parent, since, data, schedule, after))
+        note("no run matches" if narrowed else "no runs yet")
     elif more:
         note(f"more: add --after {rows[-1].no}")
 
 
-def _print_runs(rows: list[RunRow], now: int) -> None:
+def _error_of(target: Target, row: RunRow) -> dict[str, Any]:
+    """What a run that has failed has failed with; nothing of others."""
+    return read_outcome(target.store, row, PlainReader(target.app.codec)) if row.status == Status.FAILURE else {}
+
+
+def _ended(target: Target, row: RunRow) -> Styled:
+    """Why a run has not succeeded."""
+    error = _error_of(target, row).get("error")
+    if error:
+        return Styled(f"{error['type']}: {error['message']}", "red")
+    return Styled(row.reason if row.status == Status.CANCELLED else "", "dim")
+
+
+def _print_runs(target: Target, rows: list[RunRow], now: int) -> None:
     terminal = on_terminal()
     short = _short_ids(rows) if terminal else {}
     lines: list[list[Styled | str]] = []
     for row in rows:
         began = "" if row.started_at is None else length((row.finished_at or now) - row.started_at)
-        doing_now = doing(row, now) + (f" (attempt {row.attempt})" if row.attempt > 1 else "")
+        doing_now: Styled | str = doing(row, now) + (f" (attempt {row.attempt})" if row.attempt > 1 else "")
+        if row.status in FINAL:
+            doing_now = _ended(target, row)
         lines.append(
             [
                 short.get(row.id, row.id),
@@ -220,7 +238,7 @@ def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
     lines: list[Line] = [[Styled(f"  steps ({len(steps)})", "dim")]] if steps else []
     shown = steps
     if len(steps) > STEPS_SHOWN:
-        counts = Counter(step["state"] for step in steps).most_common()
+        counts = Counter(_state_of(step) for step in steps).most_common()
         lines[0].append(Styled(": " + ", ".join(f"{count} {state}" for state, count in counts), "dim"))
         chosen = sorted(range(len(steps)), key=lambda i: (steps[i]["state"] == "SUCCESS", -i))[:STEPS_SHOWN]
         shown = [steps[i] for i in sorted(chosen)]
@@ -229,7 +247,7 @@ def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
     names = {step["cmd"]: step["key"] or step["name"] for step in steps}
     width = max((len(names[step["cmd"]]) for step in shown), default=0)
     for step in shown:
-        state = status_span(step["state"])
+        state = status_span(_state_of(step))
         line = [Styled("    "), Styled(f"{state.text:<11}", state.style), Styled(f" {names[step['cmd']]:<{width}} ")]
         line.append(Styled(cut(call_text(step["call"]), 60), "dim"))
         if step["state"] == "SUCCESS" and step["result"] is not None:
@@ -240,8 +258,8 @@ def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
             line.append(Styled("  from an earlier attempt", "dim"))
         if step["undoes"]:
             line.append(Styled(f"  undoes {names.get(step['undoes'], step['undoes'])}", "magenta"))
-        if step["reason"]:
-            line.append(Styled(f"  {step['reason']}", "dim"))
+        if step["reason"] or step["child_reason"]:
+            line.append(Styled(f"  {step['reason'] or step['child_reason']}", "dim"))
         if step["child_run_id"]:
             line.append(Styled(f"  run {step['child_run_id']}", "dim"))
         if step["error"]:
@@ -252,6 +270,11 @@ def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
                 lines.append([Styled(f"      attempt {kept['attempt']}", "dim")])
             lines += log_lines(kept, "      ", LOGS_SHOWN)
     return lines
+
+
+def _state_of(step: dict[str, Any]) -> str:
+    """Of a child that goes on it is what that run does."""
+    return str(step["child_status"] if step["child_status"] and step["ended_at"] is None else step["state"])
 
 
 def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:

@@ -70,7 +70,6 @@ def events(
         if left is not None:
             left -= 1
             if left == 0:
-                receiver.stop()
                 raise _Enough
 
     out = console()
@@ -85,7 +84,7 @@ def events(
 
 
 class _Enough(Exception):
-    pass
+    """As many as were asked for have come."""
 
 
 def is_wanted(event: dict[str, Any], types: tuple[str, ...], run_id: str | None, workflow: str | None) -> bool:
@@ -95,7 +94,7 @@ def is_wanted(event: dict[str, Any], types: tuple[str, ...], run_id: str | None,
     ):
         return False
     is_run = kind.startswith("run-")
-    if run_id is not None and run_id not in (event.get("id") if is_run else event.get("run_id"),):
+    if run_id is not None and run_id != event.get("id" if is_run else "run_id"):
         return False
     name = event.get("name") if is_run else event.get("workflow")
     return workflow is None or fnmatch.fnmatchcase(str(name or ""), workflow)

@@ -6,6 +6,7 @@ import getpass
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from holdfast.ports import RunQuery, RunRow, Store, WorkerKind, WorkerRow
 from holdfast.wiring import open_store
 
 CANDIDATES = 10
+SHORTENED = 10_000  # looked through for an id of which the middle is left out
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,15 @@ class Target:
         exact = self.store.get(prefix)
         if exact is not None:
             return exact
-        found = self.store.runs(RunQuery(prefix=prefix, limit=CANDIDATES + 1)) if prefix else []
+        beginning, *rest = re.split(r"…|\.\.", prefix)  # as trees and tables shorten ids
+        found = (
+            self.store.runs(RunQuery(prefix=beginning, limit=SHORTENED if rest else CANDIDATES + 1))
+            if beginning
+            else []
+        )
+        if rest:
+            form = re.compile(".*".join(map(re.escape, [beginning, *rest])))
+            found = [row for row in found if form.fullmatch(row.id)]
         if len(found) == 1:
             return found[0]
         if not found:
@@ -93,7 +103,7 @@ def open_target(context: click.Context, *, needs_code: str = "", may_create: boo
     logging.getLogger("holdfast").addHandler(logging.NullHandler())  # a command says itself what there is to say
     target = _choose(context.find_root(), needs_code)
     if not may_create:
-        _must_exist(target.app.store_url, target)
+        must_exist(target.app.store_url, target)
     return target
 
 
@@ -117,7 +127,7 @@ def _choose(root: click.Context, needs_code: str = "") -> Target:
 
 
 def _only_app(url: str) -> str:
-    _must_exist(url, None)
+    must_exist(url)
     store, notifier = open_store("", url, SystemClock())
     try:
         names = store.apps()
@@ -131,7 +141,7 @@ def _only_app(url: str) -> str:
     usage(f"{url} holds the apps {', '.join(names)}; choose one: holdfast --store {url} --app-name {names[0]} ...")
 
 
-def _must_exist(url: str, target: Target | None) -> None:
+def must_exist(url: str, target: Target | None = None) -> None:
     """Looking must not leave an empty store behind in a folder where there is none."""
     if "://" in url and not url.startswith("sqlite:///"):
         return

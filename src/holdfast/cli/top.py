@@ -26,6 +26,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.stream import line_of
 from holdfast.cli.target import Target, open_target
+from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.errors import StoreError
 from holdfast.ports import RunQuery
 from holdfast.telemetry.cluster import ClusterState
@@ -138,6 +139,15 @@ def snapshot(target: Target, listening: Listening) -> dict[str, Any]:
             "parked": backlog.parked,
             "inbox": backlog.inbox,
         },
+        "queues": [
+            {
+                "name": row.queue or DEFAULT_QUEUE,
+                "waiting": row.waiting,
+                "claimed": row.claimed,
+                "seconds": 0.0 if row.since is None else max(0, now - row.since) / 1_000_000,
+            }
+            for row in store.queues()
+        ],
         "rates": listening.rates(),
         "workflows": listening.workflows(),
         "steps": dict(listening.state.counts),
@@ -272,6 +282,9 @@ def _figures(found: dict[str, Any]) -> list[Text]:
     due = f"{backlog['due']} due" + (f" for {backlog['due_seconds']:.0f} s" if backlog["due"] else "")
     waits.append(due, "yellow" if backlog["due_seconds"] > 5 else "")
     waits.append(f", {backlog['parked']} parked, {backlog['inbox']} messages unread")
+    for queue in found["queues"]:
+        waits.append(f"; {clean(queue['name'])}: {queue['waiting']} waiting", "yellow" if queue["seconds"] > 5 else "")
+        waits.append(f", {queue['claimed']} claimed")
     steps = Text.assemble(("rates  ", "dim"))
     steps.append(f"{rates['step-succeeded']:g} steps/s, {rates['run-succeeded']:g} runs/s")
     failed = rates["step-failed"] + rates["run-failed"]

@@ -93,7 +93,9 @@ class Painter:
 
     def _id(self, run_id: str, parent_id: str) -> str:
         if self._short_ids and parent_id and run_id.startswith(parent_id):
-            return f"…{run_id[len(parent_id) :]}" if self._unicode else f"..{run_id[len(parent_id) :]}"
+            return (
+                short_id(parent_id) + ("…" if self._unicode else "..") + run_id[len(parent_id) :]
+            )  # as `find` takes it
         return short_id(run_id) if self._short_ids else run_id
 
     def _bar(self, progress: dict[str, Any]) -> Line:

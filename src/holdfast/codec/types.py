@@ -1,7 +1,8 @@
 """Which classes may be recorded and rebuilt, and under which names.
 
-A class gets in by `register`, or by `learn` when a function's annotations reach it. Nothing is ever imported
-because recorded data names it.
+A class gets in by `register`, by `learn` when a function's annotations reach it, or because the module of such a
+function knows it by its name, when a value of it is recorded or read for the first time. Nothing is ever imported because
+recorded data names it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Collection, Sequence
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,6 +32,8 @@ class TypeRegistry:
         self._claimants: dict[str, list[type]] = {}  # bare names, and every class that goes by one
         self._hints: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
         self._unresolved: dict[Callable[..., Any], Collection[str]] = {}
+        self._scopes: dict[int, Scope] = {}  # names that the code of the app can use
+        self._looked_for: set[str] = set()
 
     def register(
         self,
@@ -67,12 +71,36 @@ class TypeRegistry:
         parameters `without` which it is recorded are no part of that."""
         fn = inspect.unwrap(fn)
         scope = enclosing_scope(fn)
+        self._see(fn, scope)
         self._hints[fn], complete = resolve(fn, scope)
         for name, hint in self._hints[fn].items():
             if name not in without:
                 self._explore(hint, scope, set())
         if not complete:
             self._unresolved[fn] = without
+
+    def _see(self, fn: Callable[..., Any], scope: Scope) -> None:
+        """What the code around `fn` knows by name."""
+        names = getattr(fn, "__globals__", None)
+        if names is not None and id(names) not in self._scopes:
+            self._scopes[id(names)] = names
+            self._looked_for.clear()
+        classes = {name: value for name, value in scope.items() if isinstance(value, type)}
+        if classes:
+            self._scopes[-len(self._scopes) - 1] = classes
+            self._looked_for.clear()
+
+    def _look_for(self, name: str) -> None:
+        """Let classes be recorded that the app's code knows by that name. All of them, so that they can be told apart."""
+        if name in self._looked_for:
+            return
+        self._looked_for.add(name)
+        for scope in list(self._scopes.values()):
+            places = [scope, *(vars(value) for value in list(scope.values()) if isinstance(value, ModuleType))]
+            for place in places:
+                found = place.get(name)
+                if isinstance(found, type) and found.__name__ == name:
+                    self._explore(found, scope, set())
 
     def learn_hint(self, hint: Any) -> None:
         """The same for one annotation."""
@@ -89,11 +117,15 @@ class TypeRegistry:
     def shape_of(self, cls: type) -> Shape | None:
         if cls not in self.shapes:
             self._learn_unresolved()
+        if cls not in self.shapes:
+            self._look_for(cls.__name__)
         return self.shapes.get(cls)
 
     def shape_named(self, tag: str) -> Shape:
         if tag not in self._owners and tag not in self._claimants:
             self._learn_unresolved()
+        if tag not in self._owners and tag not in self._claimants:
+            self._look_for(tag.rpartition(".")[2])
         claimants = self._claimants.get(tag, [])
         if tag in self._owners:
             return self.shapes[self._owners[tag]]

@@ -1,6 +1,6 @@
 """Sagas: when a step fails, or the run is cancelled, what was done before is undone, last one first.
 
-An action that is under way when the saga fails is let finish, and then undone: to interrupt it would leave nobody
+An action that is under way when the saga fails may finish, and is then undone: to interrupt it would leave nobody
 knowing whether it was done. Each compensation is a step of its own, retried like any other; the history has it with
 the command that it undoes, and a retry of the run never reuses what was undone.
 """

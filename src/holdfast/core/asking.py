@@ -48,8 +48,6 @@ class Asking:
         self.parent_id: str | None = None
         self.root_id = run_id
         self.secret = b""
-        self.hook_models: Any = None
-        """The types of payloads that hooks of this app take, by name."""
         self.durable = True
         self.strict = False
         self.calls = 0
@@ -76,6 +74,7 @@ class Asking:
         """Whether this code has made the history; None if nobody knows."""
         self._edge = 0
         self._is_live = False
+        self._was_over = False
         self._passed = 0
         self._divergence: NondeterminismError | None = None
         self._loop: WorkflowLoop | None = None
@@ -111,6 +110,11 @@ class Asking:
     def loop(self) -> WorkflowLoop:
         assert self._loop is not None
         return self._loop
+
+    @property
+    def history_length(self) -> int:
+        """From the beginning of this history to the event that is delivered."""
+        return self.loop.cause - (self._beginning.seq if self._beginning is not None else 1) + 1
 
     @property
     def is_repeating(self) -> bool:
@@ -584,7 +588,8 @@ class Asking:
         known = self._patches.get(change)
         cause = self.loop.cause
         if known is None:
-            been_here = cause < self._edge or (cause == self._edge and self._ledger.knows(cause))
+            # An attempt that has ended was past everything, though nothing may be recorded after its last event.
+            been_here = cause < self._edge or (cause == self._edge and (self._ledger.knows(cause) or self._was_over))
             known = self._patches[change] = not been_here
             if known:
                 self._append(ev.Patched(ts=self.loop.now, cmd=f"{cause}p{change}", cause=cause, name=change))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import LogRecord
 from typing import Any
 
@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from holdfast.codec import Codec
 from holdfast.core.ids import child_run_id
-from holdfast.ports import Attempt
+from holdfast.ports import Attempt, StepTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,28 @@ class StepAttempt:
     number: int
     idempotency_key: str
     is_async: bool
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowAttempt:
+    """What `@app.around_workflow` is told about the run whose code it wraps. `headers` are those that it was started
+    with."""
+
+    workflow: str
+    run_id: str
+    number: int
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StartCall:
+    """What `@app.around_start` is told about a run that is to be started. What it puts into `headers` comes along: to the
+    workflow, its steps, and the runs that those start."""
+
+    name: str
+    run_id: str
+    headers: dict[str, str]
 
 
 class StepContext:
@@ -43,6 +65,7 @@ class StepContext:
         "handed_over",
         "started",
         "surroundings",
+        "transaction",
         "writes",
     )
 
@@ -58,6 +81,7 @@ class StepContext:
         self.cancelled = False
         self.handed_over = False
         self.children: dict[str, int] = {}
+        self.transaction: StepTransaction | None = None
         self.surroundings: Any = None  # the executor's: where a step that is called plainly gets its resources
 
     def report(self, kind: str, value: Any) -> None:
@@ -71,6 +95,10 @@ class StepContext:
     def kept_logs(self) -> bytes | None:
         """What is to be kept of what it has logged, encoded."""
         return None
+
+    def seal(self) -> bool:
+        """From now on nothing but its own outcome ends it: it is about to commit. False if it has ended already."""
+        return True
 
     def sign_of_life(self) -> None:
         """It reports something, so it has not stalled."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from holdfast.core.limits import BoundLimit, Limit
 from holdfast.core.resources import Resource, recorded_signature
 from holdfast.durations import LONGEST, SECOND, Duration, to_us
 from holdfast.errors import DefinitionError, FatalError, RetryableError, StepTimeoutError
@@ -75,6 +76,8 @@ class StepOptions:
     max_losses: int = 3
     queue: str = ""
     retry_within: int | None = None
+    limits: tuple[Limit, ...] = ()
+    transaction: bool = False
 
     @property
     def at_most_once(self) -> bool:
@@ -121,12 +124,17 @@ def _step_fields(given: dict[str, object]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOptions:
+    """`retry_within` bounds the time from the start of the run to the start of its last attempt."""
+
     max_retries: int | None = 0
     backoff: Backoff = field(default_factory=lambda: Backoff("fixed", (0,)))
     retry_for: Errors | None = None
     timeout: int | None = None
     durable: bool = True
     retain: int | None = 30 * 86_400 * SECOND
+    keep_generations: int | None = None
+    limits: tuple[Limit, ...] = ()
+    retry_within: int | None = None
 
     def retry_delay(self, error: BaseException, attempt: int, max_retries: int | None = None) -> int | None:
         allowed = self.max_retries if max_retries is None else max_retries
@@ -155,6 +163,7 @@ class StepDefinition:
     result_type: Any
     place: str
     resources: Mapping[str, Resource[Any]] = field(default_factory=dict)
+    limits: tuple[BoundLimit, ...] = ()
     signature: inspect.Signature = field(init=False)
 
     def __post_init__(self) -> None:
@@ -175,6 +184,7 @@ class WorkflowDefinition:
     place: str
     raw: bool = False
     check: Callable[..., None] | None = None
+    limits: tuple[BoundLimit, ...] = ()
     signature: inspect.Signature = field(init=False)
 
     def __post_init__(self) -> None:

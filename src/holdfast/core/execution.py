@@ -47,6 +47,9 @@ def drop_tracebacks(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
+NOBODY: Mapping[str, str] = MappingProxyType({})
+
+
 def _nothing(context: dict[str, Any]) -> None:
     """Nobody hears of a run that has left."""
 
@@ -144,6 +147,8 @@ class Execution(Asking):
                 self._patches[event.name] = True
             elif isinstance(event, ev.ArgumentsChanged):
                 self._warned.add((event.cmd, bytes(event.args)))
+            elif isinstance(event, ev.RunEnded | ev.AttemptFailed):
+                self._was_over = True
             elif isinstance(event, ev.RunTakenUp):
                 self._taken_up = self._taken_up or event.ts
 
@@ -208,10 +213,12 @@ class Execution(Asking):
         timer = loop.next_due() if loop is not None and loop.timers else None
         return None if timer is None else timer.due - self.ahead
 
-    def waiting_for(self, elsewhere: Mapping[str, str] = MappingProxyType({})) -> str:
+    def waiting_for(
+        self, elsewhere: Mapping[str, str] = MappingProxyType({}), in_line: Mapping[str, str] = MappingProxyType({})
+    ) -> str:
         """Why nothing happens, in words; empty while a step is to be executed now. Steps that others execute are
-        `elsewhere`, by command, with their queues."""
-        steps = self.steps.items()
+        `elsewhere`, by command, with their queues; `in_line` are those that wait for slots of limits, with which."""
+        steps = [(cmd, step) for cmd, step in self.steps.items() if cmd not in in_line]
         if any(not (s.command.not_before or s.command.handed_over or cmd in elsewhere) for cmd, s in steps):
             return ""
         reasons = [
@@ -222,6 +229,7 @@ class Execution(Asking):
             else f"retry of step {step.command.name!r} (attempt {step.command.attempt})"
             for cmd, step in steps
         ]
+        reasons += dict.fromkeys(in_line[cmd] for cmd in self.steps if cmd in in_line)
         reasons += map(str, self.hooks.values())
         heard = [*self.handlers, *(name for name, waiting in self.listening.items() if waiting)]
         reasons += [f"request {name!r}" for name in dict.fromkeys(heard)]
@@ -523,7 +531,8 @@ class Execution(Asking):
         encoded = Raw(self.codec.encode_error(error))
         drop_tracebacks(error)
         delay = self.program.retry_delay(error, self.attempt) if retry else None
-        if delay is not None:
+        within, begun = self.program.retry_within, self._beginning.ts if self._beginning is not None else now
+        if delay is not None and (within is None or now + delay <= begun + within):
             self._finish(ev.AttemptFailed(ts=now, attempt=self.attempt, error=encoded, retry_at=now + delay))
         else:
             self._finish(ev.RunFailed(ts=now, error=encoded))

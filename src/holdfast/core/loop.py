@@ -58,20 +58,45 @@ class Future(asyncio.Future[T]):
 
 
 class Task(asyncio.Task[T]):
-    """A task of a run. While `shielded`, a cancellation is kept until the shield is left."""
+    """A task of a run. While `shielded`, cancellations are kept until the shield is left."""
 
     number: int
     shielded: int
-    deferred_cancel: tuple[Any] | None
+    deferred: list[Any]
+    """Messages of cancellations that the code has not seen: they count, as those do that it has, and an `asyncio.timeout`
+    whose block has ended by then takes its own back. asyncio would raise it even so before Python 3.13."""
 
     def __hash__(self) -> int:
         return self.number
 
     def cancel(self, msg: Any | None = None) -> bool:
         if self.shielded and not self.done():
-            self.deferred_cancel = (msg,)
+            self.deferred.append(msg)
             return True
         return super().cancel(msg=msg)
+
+    def cancelling(self) -> int:
+        return super().cancelling() + len(self.deferred)
+
+    def uncancel(self) -> int:
+        if super().cancelling():
+            return super().uncancel() + len(self.deferred)
+        if self.deferred:
+            self.deferred.pop()
+        return len(self.deferred)
+
+    def leave_shield(self) -> None:
+        """What was kept reaches the code where it waits next, unless it is taken back before."""
+        self.shielded -= 1
+        if not self.shielded and self.deferred:
+            self.get_loop().call_soon(self._cancel_deferred)
+
+    def _cancel_deferred(self) -> None:
+        if self.shielded:  # the next shield keeps it
+            return
+        deferred, self.deferred = self.deferred, []
+        for message in deferred:
+            super().cancel(msg=message)
 
 
 class _Block:
@@ -426,7 +451,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         task: Task[Any] = Task.__new__(Task)
         number = task.number = self.next_number()
         task.shielded = 0
-        task.deferred_cancel = None
+        task.deferred = []
         task.__init__(  # type: ignore[misc]
             Driver(coro, self.greenlets), loop=self, name=name or f"Task-{number}", context=context
         )

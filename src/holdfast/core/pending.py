@@ -21,6 +21,12 @@ class Program(Protocol):
     """What the core needs to know of a workflow's code."""
 
     name: str
+    retry_within: int | None
+    """No attempt of the whole begins later than so many microseconds after the run."""
+
+    @property
+    def hook_models(self) -> Any:
+        """The types of payloads that hooks of its app take, by name."""
 
     def call(self, input: Raw) -> Coroutine[Any, Any, Any]:
         """A coroutine of the workflow's function, called with the recorded input."""

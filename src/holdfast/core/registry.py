@@ -11,7 +11,7 @@ from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
 from holdfast.core.domain import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
-from holdfast.ports import ScheduleRow, Store
+from holdfast.ports import LimitRow, ScheduleRow, Store
 from holdfast.telemetry.instruments import Instruments
 
 
@@ -22,6 +22,8 @@ class Definitions(Protocol):
     codec: Codec
     keep_logs: int | None
     arounds: list[Around]
+    workflow_arounds: list[Around]
+    start_arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
     instruments: Instruments
     hook_models: Any
@@ -43,6 +45,8 @@ class Definitions(Protocol):
 
     def subscribers(self) -> list[Subscriber]:
         """What domain events start."""
+
+    def declared_limits(self) -> list[LimitRow]: ...
 
     def use_store(self, url: str) -> None: ...
 

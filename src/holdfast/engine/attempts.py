@@ -32,6 +32,7 @@ class AttemptBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     data: dict[str, Raw] = {}
     correlation: str = ""
     quiet: bool = False
+    headers: dict[str, str] = {}
     checkpoint: Raw = ev.NULL
     streams_as: int = 0
     company: int = 0

@@ -1,5 +1,5 @@
 """What an engine tells those who watch its store: which events it has committed, so that they read them there, and the
-little that no history says. While nobody does nothing is gathered, and nothing is written.
+little that no history says. While nobody watches, nothing is gathered and nothing is written.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Broadcast:
         self._thread: threading.Thread | None = None
         self._is_ending = threading.Event()
         self._notes = Notes(worker="")
+        self._progress: dict[tuple[str, int], dict[str, Any]] = {}  # the events of these notes that tell of some
 
     # -- on and off
 
@@ -57,12 +58,12 @@ class Broadcast:
 
     def look(self, hello: Callable[[], None]) -> None:
         """With each heartbeat: whether anybody has begun to watch."""
-        if not self.is_on and self._store.is_watched():
+        if not self.is_on and self._is_watched():
             self.wake(hello)
 
     def _carry(self, hello: Callable[[], None]) -> None:
         try:
-            looked = 0.0
+            looked = float("-inf")
             while not self._is_ending.wait(INTERVAL if self.is_on else 0):
                 if time.monotonic() - looked >= LOOK_AGAIN:
                     looked = time.monotonic()
@@ -89,6 +90,7 @@ class Broadcast:
         """Write what was gathered. If that fails it is lost: nobody waits for telemetry."""
         with self._lock:
             notes, self._notes = self._notes, Notes(worker="")
+            self._progress.clear()
         if notes.size():
             notes.worker = self._me.worker
             try:
@@ -129,23 +131,46 @@ class Broadcast:
                 if child.no is not None:
                     notes.recorded[child.no] = (1, 1)
             if live.released and change.columns.get("status") == Status.WAITING:
-                notes.runs.append(RunNote(no, "waiting", now, forward(), change.columns.get("reason", "")))
+                notes.runs.append(
+                    RunNote(no, "waiting", now, forward(), live.row.attempt, change.columns.get("reason", ""))
+                )
         for one in claimed:
             no = one.row.no
             if one.row.status == Status.RUNNING:
                 if one.is_first:
                     notes.recorded.setdefault(no, (1, 1))
-                notes.runs.append(RunNote(no, "started" if one.is_first else "resumed", now, forward()))
+                notes.runs.append(
+                    RunNote(no, "started" if one.is_first else "resumed", now, forward(), one.row.attempt)
+                )
 
     def progressed(self, attempt: Attempt, began: int, said: dict[str, Any]) -> None:
-        """`began` is when the attempt did. Nothing else may have told that yet."""
-        about = {
+        """`began` is when the attempt did."""
+        about = self._about(attempt)
+        event = self._complete({"type": "step-progress", **about, **said})
+        key = (about["id"], attempt.number)
+        with self._lock:
+            if key in self._progress:  # a step may say so as often as it likes: the last of each row is told
+                self._progress[key].update(event)
+                return
+        self.began(attempt, began)  # nothing else may have told that yet
+        with self._lock:
+            event["clock"] = self._store.logical_clock.forward()
+            self._progress[key] = event
+            self._notes.events.append(event)
+
+    def began(self, attempt: Attempt, at: int) -> None:
+        self._send({"type": "step-started", **self._about(attempt), "timestamp": at / 1_000_000})
+
+    def received(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            self._send({"type": "step-received", **self._about(attempt)})
+
+    def _about(self, attempt: Attempt) -> dict[str, Any]:
+        return {
             "id": step_id(attempt.run_id, attempt.cmd), "run_id": attempt.run_id, "name": attempt.step,
             "workflow": attempt.workflow, "parent_id": attempt.run_id, "root_id": attempt.root_id,
             "attempt": attempt.number, "worker": self._me.worker,
         }  # fmt: skip
-        self._send({"type": "step-started", "timestamp": began / 1_000_000, **about})
-        self._send({"type": "step-progress", **about, **said})
 
     def worker(self, what: str, report: WorkerReport) -> None:
         said = msgspec.to_builtins(report)
@@ -158,11 +183,15 @@ class Broadcast:
         )  # fmt: skip
 
     def _send(self, event: dict[str, Any]) -> None:
-        event = {"origin": self._me.worker, "timestamp": self._store.now() / 1_000_000, **event}
-        event["clock"] = self._store.logical_clock.forward()
+        event = self._complete(event)
         with self._lock:
             if self._notes.size() <= MOST:
                 self._notes.events.append(event)
+
+    def _complete(self, event: dict[str, Any]) -> dict[str, Any]:
+        event = {"origin": self._me.worker, "timestamp": self._store.now() / 1_000_000, **event}
+        event["clock"] = self._store.logical_clock.forward()
+        return event
 
     def backlog(self) -> Backlog:
         """What waits in the store, for reports of this worker."""

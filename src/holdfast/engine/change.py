@@ -9,11 +9,22 @@ import msgspec
 
 from holdfast.core import events as ev
 from holdfast.engine.records import data_attribute, to_record
-from holdfast.ports import Answer, Change, Emission, Message, NewAttempt, NewRun, Record, Subscription, Unsubscription
+from holdfast.ports import (
+    Answer,
+    Ask,
+    Change,
+    Emission,
+    Message,
+    NewAttempt,
+    NewRun,
+    Record,
+    Subscription,
+    Unsubscription,
+)
 
 _RARE = (
     "consumed", "children", "messages", "attributes", "dropped_attributes", "streamed", "signals", "news", "answers",
-    "attempts", "dropped_attempts", "withdrawn_attempts",
+    "attempts", "dropped_attempts", "withdrawn_attempts", "asks", "gives_back",
 )  # fmt: skip
 
 
@@ -21,9 +32,9 @@ class PendingChange:
     """Gathers it. `last_committed` is the number of the last event that is known to be in the store."""
 
     __slots__ = (
-        "answers", "attempts", "attributes", "children", "columns", "consumed", "dropped_attempts", "dropped_attributes",
-        "forget_before", "last_committed", "messages", "news", "no", "records", "signals", "streamed",
-        "withdrawn_attempts",
+        "answers", "asks", "attempts", "attributes", "children", "columns", "consumed", "dropped_attempts",
+        "dropped_attributes", "forget_before", "gives_back", "keeps", "last_committed", "messages", "news", "no", "records",
+        "signals", "streamed", "withdrawn_attempts",
     )  # fmt: skip
 
     def __init__(self, no: int, last_committed: int) -> None:
@@ -48,6 +59,9 @@ class PendingChange:
         self.withdrawn_attempts: list[str] = []
         self.answers: list[Answer] = []
         self.forget_before = 0
+        self.asks: list[Ask] = []
+        self.gives_back: list[str] = []
+        self.keeps: list[str] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.records or self.columns) or self._has_rare()
@@ -56,8 +70,8 @@ class PendingChange:
         return bool(
             self.consumed or self.messages or self.attributes or self.children or self.dropped_attributes
             or self.streamed or self.signals or self.news or self.answers or self.forget_before or self.attempts
-            or self.dropped_attempts or self.withdrawn_attempts
-        )  # fmt: skip
+            or self.dropped_attempts or self.withdrawn_attempts or self.asks or self.gives_back
+        ) or self.keeps is not None  # fmt: skip
 
     def take(self) -> Change:
         """What there is, and begin anew."""
@@ -69,6 +83,8 @@ class PendingChange:
                 setattr(self, name, [])
         if self.forget_before:
             change.forget_before, self.forget_before = self.forget_before, 0
+        if self.keeps is not None:
+            change.keeps, self.keeps = self.keeps, None
         return change
 
     def put_back(self, change: Change) -> None:
@@ -77,6 +93,7 @@ class PendingChange:
         for name in _RARE:
             setattr(self, name, list(getattr(change, name)))
         self.forget_before = change.forget_before
+        self.keeps = None if change.keeps is None else list(change.keeps)
 
     def append(self, event: ev.Event) -> None:
         """Append to the history, behind all that is to be committed."""

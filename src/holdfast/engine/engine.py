@@ -31,11 +31,18 @@ from holdfast.engine.domain_events import EventDelivery, news_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.identity import Identity
 from holdfast.engine.inflight import InFlight
+from holdfast.engine.limits import SAFETY_NET, Lines
 from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.probation import Probation
-from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, outcome_message, stream_message
+from holdfast.engine.records import (
+    PRIORITY_HEAD_START,
+    SlotLetter,
+    correlation_of,
+    outcome_message,
+    stream_message,
+)
 from holdfast.engine.reporting import Reporter
-from holdfast.engine.run import Home, LiveRun, Probe, read_options
+from holdfast.engine.run import HELD, Home, LiveRun, Probe, read_options
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Claims, Inbox
 from holdfast.engine.ticks import Ticks
@@ -59,6 +66,7 @@ from holdfast.ports import (
     Outcome,
     RunQuery,
     RunRow,
+    SlotRow,
     Status,
     Store,
     Topic,
@@ -148,6 +156,7 @@ class Engine:
         self._sweep_blobs_at = 0.0
         self.events = EventDelivery(store, app.codec)
         self.ticks = Ticks(app, store, self.membership.names, self.settings.schedules)
+        self.lines = Lines(app, store)
         self.runs: dict[int, LiveRun] = {}
         self.inflight = InFlight()
         self.probation = Probation(self.runs)
@@ -167,6 +176,7 @@ class Engine:
         self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock, self.reporter)
         self._is_in_doubt = False  # a commit of unknown fate may yet happen
         self._has_unknown_claims = False
+        self._has_unknown_grants = False
 
     @property
     def me(self) -> Identity:
@@ -180,6 +190,8 @@ class Engine:
         self.me.secret = self.store.secret()
         self.membership.register(self.ticks.names)
         self.ticks.declare()
+        self.lines.declare()
+        self.agenda.set("lines", self.clock.monotonic() + SAFETY_NET)
         self.agenda.set("sweep", 0.0)
         self.agenda.set("collect", 0.0)
         if self.carrier is not None:
@@ -195,6 +207,8 @@ class Engine:
             self._do_what_is_due(now)
             if self._has_unknown_claims:
                 self._find_claimed()
+            if self._has_unknown_grants:
+                self._find_granted()
             if self.events.stale:
                 self._deliver_events()
             if self.inbox.stale:
@@ -204,6 +218,8 @@ class Engine:
             if self._ready:
                 self._advance(now)
             self._commit()
+            if self.lines.are_stale() and not self.backoff.is_on():
+                self._serve()
         return None if self.stopping and self._has_drained() else self._next_turn()
 
     def start_over(self) -> None:
@@ -242,7 +258,7 @@ class Engine:
 
     def _is_busy(self) -> bool:
         """Whether there is something to do before anything arrives."""
-        if self._ready or self.inbox.stale or self.events.stale:
+        if self._ready or self.inbox.stale or self.events.stale or self.lines.are_stale():
             return True
         if self.stopping:
             return False
@@ -260,7 +276,8 @@ class Engine:
         elif pausing and (busy or self._touched):
             times.append(self.backoff.until)
         seconds = min(time for time in times if time is not None) - self.clock.monotonic()
-        dues = [time for time in (self.due.next(), self.claims.due_at) if time is not None]
+        times_due = (self.due.next(), self.claims.due_at, self.lines.due.next())
+        dues = [time for time in times_due if time is not None]
         tick = None if self.stopping or pausing else self.ticks.due_at
         return Wake(int(min(dues)) if dues else None, tick, max(0.0, seconds), len(self.inflight))
 
@@ -336,7 +353,7 @@ class Engine:
 
     def _post(self, message: Message) -> None:
         failpoints.hit("engine.before_post")
-        self.store.post(message)
+        self.lines.freed(self.store.post(message).freed)
         self._look_at(Topic.INBOX)
         self._ring(Topic.INBOX)
 
@@ -349,6 +366,7 @@ class Engine:
                 self._make_ready(live)
         if self.claims.is_due(now):
             self.claims.stale, self.claims.due_at = True, None
+        self.lines.have_come(now)
         mono = self.clock.monotonic()
         for key in self.agenda.due(mono):
             match key:
@@ -356,6 +374,9 @@ class Engine:
                     self._sweep(mono)
                 case "collect":
                     self._collect()
+                case "lines":
+                    self.agenda.set("lines", mono + SAFETY_NET)
+                    self.lines.look_at_all()
                 case "stop":
                     self._is_over = True
                 case "kept outcomes":
@@ -382,6 +403,7 @@ class Engine:
             self.store.check()
             for worker_id in self.membership.look_at_others():
                 logger.warning("worker %s is gone; its runs go on here or elsewhere", worker_id)
+                self.lines.look_at_all()
             self._end_lost()
             if self.membership.clock_was_set_back:
                 self.store.reset_times(AHEAD)
@@ -482,6 +504,7 @@ class Engine:
         try:
             membership.tell_definitions(self.ticks.names)
             self.ticks.declare()
+            self.lines.declare()
         except Fenced:
             self._fenced()
         except StoreError as error:
@@ -578,9 +601,13 @@ class Engine:
     def _park(self, no: int, now: int) -> None:
         """Let go of a run that has only waited for a while."""
         live = self._idle.pop(no, None)
-        if live is not None and self.runs.get(no) is live:
-            live.release(now)
-            self._touched[no] = live
+        if live is None or self.runs.get(no) is not live:
+            return
+        if self._has_unknown_grants and live.steps.slots:  # nobody else would ever tell it
+            self._is_idle_now(live)
+            return
+        live.release(now)
+        self._touched[no] = live
 
     def _make_room(self, now: int) -> None:
         """Memory is full and others wait: those that have waited longest leave at once."""
@@ -630,6 +657,44 @@ class Engine:
             self.claims.claimed(claim, len(committed.claimed), alone=not changes)
         self._tell(changes, committed.emitted)
 
+    def _serve(self) -> None:
+        """Let those have the slots whose turn it is. What a worker that dies here has freed is found by the others."""
+        failpoints.hit("engine.before_serve")
+        try:
+            for served in self.lines.serve(self.me.worker):
+                for no, letter in served.letters:
+                    self._hand_in(no, letter)
+                if served.posted:
+                    self._look_at(Topic.INBOX)
+                    self._tell_peers(Topic.INBOX)
+        except Fenced:
+            self._fenced()
+        except StoreError as error:
+            self._has_unknown_grants = True
+            self._failed("serving limits", error)
+
+    def _hand_in(self, no: int, letter: bytes) -> None:
+        live = self.runs.get(no)
+        if live is not None:  # else it was claimed by a commit of unknown fate, and its slots are read with it
+            live.deliveries.append(Letter(0, no, "slot", letter))
+            self._make_ready(live)
+
+    def _find_granted(self) -> None:
+        """Runs of this worker may have been given slots by a transaction whose fate is unknown."""
+        waiting = [no for no, live in self.runs.items() if live.steps.slots.waiting()]
+        if self.backoff.is_on():
+            return
+        found = self._try("looking for what was granted", lambda: self._granted(waiting))
+        if found is not None:
+            for no, slot in found:
+                self._hand_in(no, msgspec.json.encode(SlotLetter(cmd=slot.cmd, token=slot.token)))
+            self._has_unknown_grants = False
+
+    def _granted(self, nos: list[int]) -> list[tuple[int, SlotRow]]:
+        self.store.settle(self.me.worker)
+        by_run = self.store.slots(nos) if nos else {}
+        return [(no, slot) for no, slots in by_run.items() for slot in slots if slot.granted]
+
     def _room_for_claims(self) -> int:
         if not self.claims.stale or not self._has_room():
             return 0
@@ -660,6 +725,10 @@ class Engine:
         self.last_commit = self.clock.monotonic()
         for live, change in changes:
             live.confirmed(change)
+            if change.asks:
+                self.lines.joined(change.asks)
+        if committed.freed:
+            self.lines.freed(committed.freed)
         return committed
 
     def _take_over(self, claimed: Claimed) -> None:
@@ -694,6 +763,10 @@ class Engine:
                     live.steps.withdrawn(attempt.cmd, self.store.now())
                 else:
                     live.steps.to_cancel.remove(attempt)
+        for live in touched.values():
+            # Held for how long, nobody knows: only what goes on has a slot until then.
+            if live.released and live.row.limited and live.row.status in HELD and live.change.keeps is None:
+                live.steps.slots.give_others_back([*live.steps.inflight, ""])
 
     def _act(self, touched: dict[int, LiveRun]) -> None:
         attempts: list[Attempt] = []
@@ -791,7 +864,7 @@ class Engine:
         return Attempt(
             token=token, run_no=row.no, run_id=row.id, app=row.app, workflow=row.workflow,
             root_id=row.root_id or row.id, parent_id=row.parent_id, correlation=correlation_of(row),
-            quiet=live.options.quiet, cmd=command.cmd, step=command.name,
+            quiet=live.options.quiet, headers=live.options.headers, cmd=command.cmd, step=command.name,
             args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
             idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
@@ -955,7 +1028,8 @@ class Engine:
         payloads = self.store.payloads(row.id, row.base_seq - 1)
         attempts = self.store.attempts(row.id)  # before the messages, one of which may be the outcome of one of these
         letters = [letter for letter in self.store.letters(self.me.worker) if letter.run_no == row.no]
-        return Claimed(row, payloads, letters, attempts=attempts)
+        slots = self.store.slots([row.no]).get(row.no, []) if row.limited else []
+        return Claimed(row, payloads, letters, attempts=attempts, slots=slots)
 
     def _drop(self, live: LiveRun) -> None:
         """A run that is no longer ours."""

@@ -81,6 +81,7 @@ class Host:
             self._arrivals.put, self._report, functools.partial(engine.membership.may_begin, self._declared_dead)
         )
         self._report_worker("worker_started")
+        engine.reporter.broadcast.look(self._say_hello)
         self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
         self._heart.start()
 

@@ -18,3 +18,9 @@ class Identity(msgspec.Struct):
     looks: int = 0
     isolates: bool = True
     queues: frozenset[str] | None = frozenset({""})
+    asked: int = 0  # how often it has asked for slots
+
+    def next_token(self) -> str:
+        """No worker asks for two slots under the same one."""
+        self.asked += 1
+        return f"{self.worker}.{self.asked}"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
 from msgspec import Raw
 
+from holdfast.core.context import WorkflowAttempt
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition, WorkflowOptions
 from holdfast.core.loop import running
 from holdfast.core.registry import Definitions
+from holdfast.core.spans import Span
 from holdfast.engine.records import RunOptions
 from holdfast.errors import ArgumentError, DecodeError, UnknownNameError
 
@@ -25,9 +28,22 @@ class WorkflowProgram:
         self._options = options
         self.name = definition.name
         self.settings = definition.options
+        self.retry_within = definition.options.retry_within
         self.timeout = options.timeout if options.timeout is not None else definition.options.timeout
 
     async def call(self, input: Raw) -> Any:
+        if not self._app.workflow_arounds:
+            return await self._call(input)
+        loop = running()
+        assert loop is not None
+        execution = loop.execution
+        attempt = WorkflowAttempt(self.name, execution.run_id, execution.attempt, self._options.headers)
+        with contextlib.ExitStack() as stack:
+            for around in self._app.workflow_arounds:
+                stack.enter_context(Span(around.function(attempt), f"around_workflow {around.name!r}"))
+            return await self._call(input)
+
+    async def _call(self, input: Raw) -> Any:
         definition = self._definition
         if definition.raw:
             return await definition.function(input)
@@ -35,6 +51,10 @@ class WorkflowProgram:
         if definition.is_async:
             return await definition.function(*args, **kwargs)
         return definition.function(*args, **kwargs)
+
+    @property
+    def hook_models(self) -> Any:
+        return self._app.hook_models
 
     def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         signature = self._definition.signature
@@ -57,6 +77,7 @@ class StepProgram:
         self._app = app
         self.name = name
         self.settings = SINGLE_STEP
+        self.retry_within: int | None = None
         self.timeout: int | None = None
         self._overrides: dict[str, object] = {}
         if options.timeout is not None:
@@ -74,6 +95,10 @@ class StepProgram:
         assert loop is not None
         _arguments(self._app, "step", self._app.find_step(self.name), input)
         return await loop.execution.ask_step(self.name, input, options=self._overrides)
+
+    @property
+    def hook_models(self) -> Any:
+        return self._app.hook_models
 
     def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         return None

@@ -206,6 +206,8 @@ class Puller:
             self._end(held, outcome)
 
     def _end(self, held: Held, outcome: Outcome) -> None:
+        if self.reporter.broadcast.is_on and outcome.started:
+            self.reporter.broadcast.began(held.attempt, outcome.started)
         message = outcome_message(held.attempt.run_id, outcome, held.worker, held.token)
         self._ended.setdefault(held.worker, []).append(EndedAttempt(held.token, message))
         self._reports.pop((held.worker, held.token, "progress"), None)
@@ -223,6 +225,9 @@ class Puller:
             self._items.append(message)
         else:
             self._reports[held.worker, held.token, report.kind] = report.value
+            if report.kind == "progress" and self.reporter.is_on:
+                began = self.executor.started_at(report.attempt.token) or self.store.now()
+                self.reporter.progressed(held.attempt, began, report.value)
 
     def _stop(self, grace: float) -> None:
         """Claim no more, and give back what has not begun."""
@@ -348,7 +353,7 @@ class Puller:
             attempts.append(attempt)
         failpoints.hit("puller.before_hand_over")
         if self.reporter.is_on:
-            self.reporter.handed_over(attempts, self.store.now())
+            self.reporter.received(attempts, self.store.now())
         self.executor.submit(attempts)
         failpoints.hit("puller.after_hand_over")
 

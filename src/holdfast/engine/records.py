@@ -47,6 +47,8 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     event: str = ""  # the domain event that started it
     trace: str = ""  # the traceparent of who started it
     quiet: bool = False  # what becomes of it is no news
+    headers: dict[str, str] = {}  # what it was started with by those who wrap starts
+    generations: list[int] = []  # where those that are kept of its history begin, before the one it is in
     expires: int | None = None  # it is not begun after this time
 
     def to_json(self) -> bytes:
@@ -131,13 +133,23 @@ class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     item: Raw
 
 
+class SlotLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The command `cmd` of a run, or all of it, has got the slots it has asked for under that token, or was refused."""
+
+    cmd: str
+    token: str
+    refused: str = ""
+
+
 class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is."""
+    """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is. With
+    `children` those that the run waits for are paused or resumed with it."""
 
     reason: str = ""
     by: str = ""
     parent_id: str = ""
     parent_cmd: str = ""
+    children: bool = False
 
 
 LETTERS: dict[str, type[Any]] = {
@@ -148,6 +160,7 @@ LETTERS: dict[str, type[Any]] = {
     "outcome": OutcomeLetter,
     "beat": BeatLetter,
     "stream": StreamLetter,
+    "slot": SlotLetter,
     "cancel": ControlLetter,
     "terminate": ControlLetter,
     "pause": ControlLetter,
@@ -166,8 +179,9 @@ def control(
     late: bool = False,
     run_no: int | None = None,
     child_of: str | None = None,
+    children: bool = False,
 ) -> Message:
-    body = msgspec.json.encode(ControlLetter(reason=reason, by=by))
+    body = msgspec.json.encode(ControlLetter(reason=reason, by=by, children=children))
     return Message(
         run_id=run_id, kind=kind, body=body, control=True, late=late, run_no=run_no, child_of=child_of
     )  # fmt: skip
@@ -270,5 +284,5 @@ def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "")
     )  # fmt: skip
     return Message(
         run_id=run_id, kind="outcome", body=msgspec.json.encode(letter),
-        dedupe=f"outcome:{letter.cmd}:{letter.attempt}",
+        dedupe=f"outcome:{letter.cmd}:{letter.attempt}", frees=letter.cmd,
     )  # fmt: skip

@@ -176,6 +176,18 @@ class Reporter:
             if tell is not None:
                 tell(attempt_report(attempt, "PENDING"))
 
+    def received(self, attempts: Sequence[Attempt], now: int) -> None:
+        """Attempts of others' runs that this worker has claimed."""
+        tell = self._instruments.step_received
+        for attempt in attempts:
+            attempt.sent_at = now
+            if tell is not None:
+                tell(attempt_report(attempt, "RECEIVED"))
+        if (tell_claims := self._instruments.claimed) is not None:
+            tell_claims(ClaimReport(count=len(attempts), worker=self._me.worker))
+        if self.broadcast.is_on:
+            self.broadcast.received(attempts)
+
     def progressed(self, attempt: Attempt, began: int, body: bytes) -> None:
         said = msgspec.json.decode(body)
         if (tell := self._instruments.step_progressed) is not None:

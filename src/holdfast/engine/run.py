@@ -30,6 +30,7 @@ from holdfast.engine.change import PendingChange
 from holdfast.engine.domain_events import emission_of, news_of, wait_of
 from holdfast.engine.guard import Guard
 from holdfast.engine.identity import Identity
+from holdfast.engine.limits import Slots
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import (
     LETTERS,
@@ -42,6 +43,7 @@ from holdfast.engine.records import (
     HookLetter,
     OutcomeLetter,
     RunOptions,
+    SlotLetter,
     StreamLetter,
     UndeliveredLetter,
     ask_child,
@@ -135,7 +137,8 @@ class LiveRun:
         self.home = home
         self.options, self.damage = read_options(row)
         self.change = PendingChange(row.no, max(row.base_seq + len(claimed.payloads) - 1, row.end_seq))
-        self.steps = StepBook(row, home.app, home.me, home.clock, self.change, claimed.attempts)
+        slots = Slots(row, claimed.slots, home.me, home.app.codec, self.change)
+        self.steps = StepBook(row, home.app, home.me, home.clock, self.change, slots, claimed.attempts)
         self.execution: Execution | None = None
         self.deliveries: deque[Delivery] = deque(claimed.letters)
         self.shown: str = row.status
@@ -155,6 +158,7 @@ class LiveRun:
         self._cancel: Letter | None = None  # was read, and is not committed yet
         self._timeout: int | None = None
         self._retain = WorkflowOptions().retain
+        self._keep_generations: int | None = None
         self._attempts: int | None = 1
         self._refused = False
 
@@ -313,6 +317,8 @@ class LiveRun:
         if begins_at > now:
             self._wait_to_begin(now, begins_at, last)
             return False
+        if not self._has_turn(now, last):
+            return False
         if not self.row.durable:  # it begins anew, and asks for its steps again
             self.steps.drop_elsewhere()
         if self._has_expired(now):
@@ -424,8 +430,43 @@ class LiveRun:
         """Whether nobody has executed its code before, and it was to begin some time ago."""
         return self._is_new and self.row.durable and not self._has_begun() and now - last.ts > A_MOMENT
 
-    def _wait_to_begin(self, now: int, begins_at: int, last: ev.Event) -> None:
-        """Somebody ordered something of a run whose time has not come. All else stays in its inbox until then."""
+    def _has_turn(self, now: int, last: ev.Event) -> bool:
+        """Whether a run that is to begin has the slots of its workflow's limits; if not it waits in their lines."""
+        slots = self.steps.slots
+        if self._has_begun_attempt():
+            return True
+        try:
+            definition = self.home.app.find_workflow(self.row.workflow)
+        except UnknownNameError:  # a single step, or nobody's: that is found out later
+            return True
+        if not definition.limits and "" not in slots:
+            return True
+        for letter in [each for each in self.deliveries if isinstance(each, Letter) and each.kind == "slot"]:
+            self.deliveries.remove(letter)
+            self.change.consumed.append(letter.id)
+            told = self._read_letter(letter, now)
+            if isinstance(told, SlotLetter) and told.refused:
+                self._end_outside(ev.RunCancelled(ts=now, reason=told.refused), now)
+                return False
+        if slots.has("", definition, last.input if isinstance(last, ev.RunStarted) else self._input):
+            return True
+        self._wait_to_begin(now, None, last)
+        return False
+
+    def _input(self) -> Raw:
+        return next(e.input for e in reversed(self._history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
+
+    def _has_begun_attempt(self) -> bool:
+        for event in reversed(self._history):
+            if isinstance(event, ev.RunStarted | ev.AttemptStarted | ev.AttemptFailed):
+                return False
+            if not isinstance(event, BEFORE_THE_CODE):
+                return True
+        return False
+
+    def _wait_to_begin(self, now: int, begins_at: int | None, last: ev.Event) -> None:
+        """Somebody ordered something of a run whose time has not come, or whose turn (then nobody knows when that is). All
+        else stays in its inbox until then."""
         untouched: dict[str, Any] = {} if isinstance(last, ev.AttemptFailed) else {"started_at": None}
         for letter in self.deliveries:
             if not isinstance(letter, Letter) or LETTERS.get(letter.kind, ControlLetter) is not ControlLetter:
@@ -440,9 +481,12 @@ class LiveRun:
             if letter.kind == "pause":
                 self._append_outside(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                 self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None, **untouched})
+                self.steps.slots.give_others_back(())
                 return
             self._notify_later(body)
         status = Status.PENDING if untouched else Status.RETRY
+        if begins_at is None:
+            untouched["reason"] = self.steps.slots.waiting().get("", "")
         self._leave({"status": status, "wake_at": begins_at, **untouched})
 
     def _begin_attempt(self, now: int, by: str = "") -> None:
@@ -458,6 +502,7 @@ class LiveRun:
             self._end_outside(ev.RunFailed(ts=now, error=Raw(self.home.app.codec.encode_error(error))), now)
             return False
         self._begin_attempt(now)
+        self.steps.slots.give_others_back([""])
         self.change.columns["losses"] = self.row.losses = 0
         return True
 
@@ -465,6 +510,7 @@ class LiveRun:
         program = program_for(self.home.app, self.row.workflow, self.options)
         self._timeout = program.timeout
         self._retain = program.settings.retain
+        self._keep_generations = program.settings.keep_generations
         retries = self.options.max_retries if self.options.max_retries is not None else program.settings.max_retries
         self._attempts = None if retries is None else retries + 1
         self.execution = Execution(self.row.id, program, self.home.app.codec, self.home.greenlets)
@@ -475,7 +521,6 @@ class LiveRun:
         self.execution.secret = self.home.me.secret
         self.execution.run_no = self.row.no
         self.execution.durable = self.row.durable
-        self.execution.hook_models = self.home.app.hook_models
         if self.row.build and not any(isinstance(event, ev.RunStuck) for event in self._history):
             self.execution.same_build = self.row.build == self.home.me.build  # who sets a run aside signs it, too
         # What was committed when this run was claimed is what its code has seen; a new run's has seen nothing.
@@ -509,7 +554,11 @@ class LiveRun:
             elif letter.kind == "cancel" and self.row.stuck == "lost":  # not even its clean-up may run
                 self._end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 break
+            elif self.row.status == Status.PAUSED and letter.kind == "pause" and body.children:
+                self._tell_children(None, "pause", body.reason, body.by)
             elif self.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
+                if body.children:
+                    self._tell_children(None, letter.kind, "", body.by)
                 self._append_outside(ev.RunResumed(ts=now, by=body.by))
                 self._unhold()
                 opened = True
@@ -517,6 +566,12 @@ class LiveRun:
                     kept.append(letter)
         self.deliveries = kept
         return opened
+
+    def _tell_children(self, there: Execution | None, kind: str, reason: str, by: str) -> None:
+        """Pause or resume, with a run, the children that it waits for, and theirs."""
+        why = f"its parent {self.row.id} was paused" + (f": {reason}" if reason else "") if kind == "pause" else ""
+        for child_id in children_left(there, self._history):
+            self.change.messages.append(control(child_id, kind, why, by=by, child_of=self.row.id, children=True))
 
     def _notify_later(self, body: ControlLetter) -> bool:
         """Tell the parent of the outcome, when there is one; False if it is not the parent who asks."""
@@ -630,7 +685,7 @@ class LiveRun:
         while not self.released and self._replay is None and (cmd := self.steps.pop_due(now)):
             step = execution.steps.get(cmd)
             if step is not None and step.command.handed_over:
-                self._take_all(self.steps.look_elsewhere(step.command, now), now)
+                self._take_all(self.steps.look_for_end(step.command, now), now)
             elif step is not None:
                 step.command.not_before = 0
                 self._schedule(step.command, now)
@@ -712,7 +767,7 @@ class LiveRun:
         change = self.change
         if isinstance(command, co.ScheduleStep):
             if command.handed_over:
-                self.steps.wait_elsewhere(command)
+                self.steps.await_end(command)
             elif command.not_before > now or command.started:
                 # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
                 # come after the commands that are carried out now.
@@ -766,6 +821,7 @@ class LiveRun:
             notify=command.waited,
             trace=self.options.trace,
             quiet=self.options.quiet,
+            headers=self.options.headers,
         )
         priority = int(command.options.get("priority", self.row.priority))  # type: ignore[call-overload]
         delay = int(command.options.get("delay", 0))  # type: ignore[call-overload]
@@ -834,6 +890,10 @@ class LiveRun:
             self._open_child_letter(body, now)
         elif isinstance(body, OutcomeLetter):
             self._open_outcome_letter(body, now)
+        elif isinstance(body, SlotLetter):
+            step = self.execution.steps.get(body.cmd)
+            if self.steps.slots.granted(body) and step is not None:
+                self._schedule(step.command, now)
         elif isinstance(body, BeatLetter):
             step = self.execution.steps.get(body.cmd)
             if step is not None and body.run_no == self.row.no:
@@ -846,6 +906,8 @@ class LiveRun:
             if self.execution.cancelling is None:
                 self._deliver(ev.CancelRequested(ts=now, reason=body.reason, by=body.by), now)
         elif letter.kind == "pause":
+            if body.children:
+                self._tell_children(self.execution, "pause", body.reason, body.by)
             self._hold(now, ev.RunPaused(ts=now, reason=body.reason, by=body.by), Status.PAUSED, body.reason, "")
         elif letter.kind in ("retry", "watch"):
             self._notify_later(body)
@@ -894,6 +956,7 @@ class LiveRun:
             self.steps.drop_elsewhere()
             self._history = [end]
             if self.row.durable:
+                self._drop_generations(end.seq)
                 self.change.columns["base_seq"] = self.row.base_seq = end.seq
             self.execution.evict()
             self.execution = None
@@ -903,6 +966,7 @@ class LiveRun:
         if not self.row.durable:
             self._append_last(end)
         failures.run_failed(self.row, self.home.app.codec, end, self._attempts, self.change.records)
+        self.steps.slots.give_others_back(())
         if isinstance(end, ev.AttemptFailed):
             self._leave({"status": Status.RETRY, "reason": "", "wake_at": end.retry_at, "attempt": end.attempt})
             return
@@ -918,6 +982,16 @@ class LiveRun:
                 "expires_at": None if retain is None else now + retain,
             }
         )  # fmt: skip
+
+    def _drop_generations(self, begins: int) -> None:
+        """A new generation of the history begins: those that are too old are deleted with the same commit."""
+        keep = self._keep_generations
+        if keep is None:
+            return
+        earlier = [*self.options.generations, self.row.base_seq]
+        self.options.generations = earlier[-keep:] if keep else []
+        self.change.columns["options"] = self.options.to_json()
+        self.change.forget_before = (self.options.generations or [begins])[0]
 
     def _obey_at_last(self, now: int) -> bool:
         """Cancel or pause a run that continues as new: code that does nothing else never comes to another moment."""
@@ -1078,7 +1152,9 @@ class LiveRun:
     def waiting_for(self) -> str:
         """Why nothing happens here, in words; empty while a step is to be executed now."""
         assert self.execution is not None
-        return self.execution.waiting_for({cmd: row.queue for cmd, row in self.steps.elsewhere.items()})
+        steps = self.steps
+        in_line = steps.slots.waiting() if steps.slots else {}
+        return self.execution.waiting_for({cmd: row.queue for cmd, row in steps.elsewhere.items()}, in_line)
 
     def _leave(self, columns: dict[str, Any]) -> None:
         status = columns.get("status")

@@ -22,6 +22,7 @@ from holdfast.durations import in_words
 from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
 from holdfast.engine.identity import Identity
+from holdfast.engine.limits import Slots
 from holdfast.engine.records import BeatLetter, OutcomeLetter, emitted_by
 from holdfast.errors import StepTimeoutError, TransformError, UnknownNameError, ValueCodecError, WorkerLostError
 from holdfast.ports import Attempt, AttemptRow, Clock, Outcome, RunRow
@@ -143,8 +144,10 @@ class StepBook:
         me: Identity,
         clock: Clock,
         change: PendingChange,
+        slots: Slots,
         elsewhere: Iterable[AttemptRow] = (),
     ) -> None:
+        self.slots = slots
         self._row = row
         self._app = app
         self._me = me
@@ -199,7 +202,8 @@ class StepBook:
                 return
             self.drop(command.cmd)
         is_here = self.queue_elsewhere(command) is None
-        if self._row.durable and (self.is_suspect(command) or self._is_at_most_once(command)):
+        is_announced = self._row.durable and (self.is_suspect(command) or self._is_at_most_once(command))
+        if is_announced:
             if command.started and command.cmd in self.not_handed_over:
                 # That was committed, and nobody knew: the commit seemed to have failed.
                 yield ev.StepWithdrawn(**self._about(command, now))
@@ -212,10 +216,30 @@ class StepBook:
                     self.suspicion.spare(command.cmd)
                 yield from self._count_loss(command, now, 0)
                 return
-            if is_here:  # else whoever claims it says so
-                yield ev.StepStarted(**self._about(command, now))
-                self.suspicion.announced_here[command.cmd] = command
+        if not self._may_begin(command):
+            return
+        if is_here and is_announced:  # else whoever claims it says so
+            yield ev.StepStarted(**self._about(command, now))
+            self.suspicion.announced_here[command.cmd] = command
         (self.to_schedule if is_here else self.to_ask)[command.cmd] = command
+
+    def _may_begin(self, command: co.ScheduleStep) -> bool:
+        """Whether it has the slots of its limits, if it is under any; else it waits for them, and nothing is in memory."""
+        try:
+            definition = self._app.find_step(command.name)
+        except UnknownNameError:  # whoever hands it over finds that out, and sets the run aside
+            return True
+        if not definition.limits and command.cmd not in self.slots:
+            return True
+        slot = self.slots.get(command.cmd)
+        if (
+            slot is not None
+            and slot.is_from_before
+            and self.cautious
+            and any(each.limit.rate for each in definition.limits)
+        ):
+            self.slots.give_back(command.cmd)  # it may have begun already: once more counts once more
+        return self.slots.has(command.cmd, definition, command.args if command.resolve is None else command.resolve)
 
     def schedule_later(self, command: co.ScheduleStep, now: int) -> None:
         heapq.heappush(self.retries, (max(command.not_before, now), command.cmd))
@@ -245,6 +269,8 @@ class StepBook:
     def drop(self, cmd: str) -> None:
         """Nobody wants its outcome any more."""
         self.to_schedule.pop(cmd, None)
+        if self.slots:
+            self.slots.give_back(cmd)
         self.to_ask.pop(cmd, None)
         attempt = self.inflight.pop(cmd, None)
         if attempt is not None:
@@ -344,6 +370,8 @@ class StepBook:
         if self._reported:
             self._forget_reports(command.cmd, has_ended=ended.error is None and not ended.lost)
         command.attempt = ended.number
+        if self.slots and not (ended.lost or ended.handed_over):
+            self.slots.give_back(command.cmd)
         if ended.lost:
             if ended.company:
                 self.suspicion.lost_in_company(command.cmd, ended.company)
@@ -360,7 +388,7 @@ class StepBook:
                 result=ended.result, data=ended.data, emitted=ended.emitted,
             )  # fmt: skip
 
-    # -- steps that end elsewhere
+    # -- steps that were handed over
 
     def _hand_over(self, command: co.ScheduleStep, ended: Ended, now: int) -> Iterator[ev.StepOutcome]:
         options = self.options(command)
@@ -369,19 +397,19 @@ class StepBook:
         yield ev.StepHandedOver(
             **self._about(command, now), started=ended.started, until=_silent_until(options, now), limit=limit
         )
-        self.wait_elsewhere(command)
+        self.await_end(command)
 
-    def wait_elsewhere(self, command: co.ScheduleStep) -> None:
+    def await_end(self, command: co.ScheduleStep) -> None:
         """Look at it when its time may be over."""
         times = [time for time in (command.until, command.limit) if time]
         if times:
             heapq.heappush(self.retries, (min(times), command.cmd))
 
-    def look_elsewhere(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+    def look_for_end(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
         """Whether a step that was handed over has taken too long."""
         times = [time for time in (command.until, command.limit) if time]
         if not times or min(times) > now:
-            self.wait_elsewhere(command)
+            self.await_end(command)
             return
         options = self.options(command)
         if command.limit and command.limit <= now:
@@ -407,7 +435,7 @@ class StepBook:
                 until=_silent_until(options, now),
                 limit=command.limit,
             )
-            self.wait_elsewhere(command)
+            self.await_end(command)
 
     def _failed(
         self, command: co.ScheduleStep, ended: Ended, error: BaseException, now: int
@@ -449,6 +477,8 @@ class StepBook:
         yield ev.StepLost(**about, started=started, company=company)
         problem = self._why_not_again(command)
         if problem:
+            if self.slots:
+                self.slots.give_back(command.cmd)
             error = WorkerLostError(f"step {command.name!r} of run {self._row.id} {problem}")
             yield self._failure(command, now, started, Raw(self._app.codec.encode_error(error)), error)
         else:

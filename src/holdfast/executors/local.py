@@ -23,7 +23,7 @@ from holdfast.errors import StepTimeoutError
 from holdfast.executors.alarms import NEVER, Alarms
 from holdfast.executors.loops import Loops, StepLoop
 from holdfast.executors.process import Process, ProcessPool
-from holdfast.executors.runner import LoggedContext, Runner, cancelled, from_frame
+from holdfast.executors.runner import LoggedContext, Runner, Transact, cancelled, from_frame
 from holdfast.executors.surroundings import Surroundings
 from holdfast.executors.threads import Threads
 from holdfast.logs import handle_frame
@@ -51,6 +51,7 @@ class LocalExecutor(Executor):
         child_command: Callable[[], dict[str, Any]] | None = None,
         surroundings: Surroundings | None = None,
         keep_logs: int | None = logging.INFO,
+        transact: Transact | None = None,
         instruments: Instruments | None = None,
     ) -> None:
         self._find = find
@@ -63,9 +64,10 @@ class LocalExecutor(Executor):
         self.may_begin: Callable[[], bool] = lambda: True
         self.executing: dict[int, Execution] = {}
         self.waiting: dict[int, Execution] = {}
+        self.sealed: dict[int, Execution] = {}
         self.alarms = Alarms()
         self._surroundings = surroundings or Surroundings()
-        self.runner = Runner(codec, self._surroundings)
+        self.runner = Runner(codec, self._surroundings, transact)
         self._loops = Loops(tasks, self._on_loop, self.alarms, self._surroundings)
         self._threads: Threads[Execution] = Threads(threads, "step", self._on_thread)
         self._processes = ProcessPool(child_command)
@@ -79,7 +81,7 @@ class LocalExecutor(Executor):
         self.may_begin = may_begin
 
     def started_at(self, token: int) -> int | None:
-        execution = self.executing.get(token)
+        execution = self.executing.get(token) or self.sealed.get(token)
         return (execution.started or None) if execution is not None else None
 
     def submit(self, attempts: Sequence[Attempt]) -> None:
@@ -90,9 +92,10 @@ class LocalExecutor(Executor):
             definition = self._find(attempt.step)
             execution = Execution(self, attempt, definition)
             self.executing[attempt.token] = self.waiting[attempt.token] = execution
-            if attempt.pool == "process" and attempt.company:
+            apart = attempt.pool == "process" and not definition.options.transaction  # its commit can't be cut short
+            if apart and attempt.company:
                 together.setdefault(attempt.company, []).append(execution)
-            elif attempt.pool == "process":
+            elif apart:
                 in_processes.append([execution])
             elif definition.is_async:
                 on_loop.append(execution)
@@ -121,7 +124,7 @@ class LocalExecutor(Executor):
 
     def stop(self, grace: float) -> None:
         deadline = time.monotonic() + grace
-        while self.executing and time.monotonic() < deadline:
+        while (self.executing or self.sealed) and time.monotonic() < deadline:
             time.sleep(0.01)
         self.alarms.stop()
         for token in list(self.executing):
@@ -285,18 +288,31 @@ class Execution(LoggedContext):
 
     def settle(self, outcome: Outcome) -> bool:
         """Say what became of it, unless that was said before."""
-        executor = self._executor
-        if executor.executing.pop(self.attempt.token, None) is None:
+        executor, token = self._executor, self.attempt.token
+        if executor.executing.pop(token, None) is None and executor.sealed.pop(token, None) is None:
             return False
-        if self.due != NEVER:
-            executor.alarms.forget(self)
-        executor.on_outcome(outcome)
+        self._tell(outcome)
         return True
 
+    def _tell(self, outcome: Outcome) -> None:
+        if self.due != NEVER:
+            self._executor.alarms.forget(self)
+        self._executor.on_outcome(outcome)
+
+    def seal(self) -> bool:
+        executor, token = self._executor, self.attempt.token
+        executor.sealed[token] = self
+        if executor.executing.pop(token, None) is not None:
+            return True
+        del executor.sealed[token]
+        return False
+
     def end(self, outcome: Outcome) -> None:
-        """Settle it now, whatever the code does; interrupt that if it can be interrupted."""
+        """Settle it now, whatever the code does; interrupt that if it can be interrupted. One that is about to commit ends
+        by itself."""
         self.cancelled = True
-        if self.settle(outcome):
+        if self._executor.executing.pop(self.attempt.token, None) is not None:
+            self._tell(outcome)
             if self.kill is not None:
                 self.kill()
             if self.loop is not None:

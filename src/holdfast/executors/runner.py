@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from holdfast.codec import Codec
 from holdfast.codec.exceptions import check_harmless, message_of, type_name
@@ -18,7 +21,10 @@ from holdfast.core.definitions import StepDefinition
 from holdfast.errors import FatalError, RetryableError, StepError, WrongContextError
 from holdfast.executors.surroundings import Surroundings
 from holdfast.logs import KeptLogs
-from holdfast.ports import Attempt, Outcome
+from holdfast.ports import Attempt, Outcome, StepTransaction
+
+Transact = Callable[[int, str], StepTransaction]
+"""Makes the transaction of a step, from its run's number and its key."""
 
 
 class LoggedContext(StepContext):
@@ -45,12 +51,45 @@ class LoggedContext(StepContext):
 class Runner:
     """Executes attempts one by one. It raises nothing, and holds nothing between them but their surroundings."""
 
-    def __init__(self, codec: Codec, surroundings: Surroundings) -> None:
+    def __init__(self, codec: Codec, surroundings: Surroundings, transact: Transact | None = None) -> None:
         self._codec = codec
         self._surroundings = surroundings
+        self._transact = transact
 
     def run(self, definition: StepDefinition, context: StepContext) -> Outcome:
         """Execute an attempt of a plain step on this thread, in the current context."""
+        if definition.options.transaction:
+            return self._run_in_transaction(definition, context)
+        return self._run(definition, context)
+
+    def _run_in_transaction(self, definition: StepDefinition, context: StepContext) -> Outcome:
+        """What the step writes and its outcome are committed together. An outcome that an earlier attempt has committed
+        is the outcome, and the step is not executed again."""
+        attempt = context.attempt
+        if self._transact is None:
+            return self.failed(context, WrongContextError(f"there is no store for the transaction of {attempt.step!r}"))
+        transaction = self._transact(attempt.run_no, attempt.idempotency_key.removeprefix(f"{attempt.run_id}:"))
+        try:
+            recorded = transaction.recorded()
+            if recorded is None:
+                context.transaction = transaction
+                outcome = self._run(definition, context)
+                if outcome.error is not None or outcome.cancelled or not transaction.has_begun or not context.seal():
+                    return outcome
+                body = msgspec.msgpack.encode(to_frame(outcome))
+                recorded = transaction.commit(body)
+                if recorded is body:
+                    return outcome
+            if recorded is None:
+                return cancelled(context)  # its run was deleted
+            return from_frame(context, msgspec.msgpack.decode(recorded))
+        except BaseException as error:
+            return self.failed(context, error)
+        finally:
+            context.transaction = None
+            transaction.rollback()
+
+    def _run(self, definition: StepDefinition, context: StepContext) -> Outcome:
         try:
             result = self._surroundings.execute(definition, context)
         except BaseException as error:  # whatever a step raises is its outcome, and never the worker's

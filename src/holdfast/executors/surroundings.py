@@ -15,7 +15,7 @@ import contextlib
 import contextvars
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.blocking import run_blocking
@@ -23,7 +23,8 @@ from holdfast.core.context import StepAttempt, StepContext, current_step
 from holdfast.core.definitions import Around, StepDefinition
 from holdfast.core.reports import attempt_report
 from holdfast.core.resources import Resource
-from holdfast.errors import DefinitionError, FatalError, ResourceError
+from holdfast.core.spans import Span, never_yields, yields_again
+from holdfast.errors import FatalError, ResourceError
 from holdfast.telemetry.instruments import Instruments
 
 logger = logging.getLogger("holdfast.executor")
@@ -62,7 +63,7 @@ class Surroundings:
         with contextlib.ExitStack() as stack:
             for around in self._arounds:
                 if not around.is_async:
-                    stack.enter_context(_Span(around.function(_seen(definition, context)), _named(around)))
+                    stack.enter_context(Span(around.function(_seen(definition, context)), _named(around)))
             return self._call(definition, context)
 
     def _call(self, definition: StepDefinition, context: StepContext) -> Any:
@@ -83,7 +84,7 @@ class Surroundings:
                 if around.is_async:
                     await stack.enter_async_context(_AsyncSpan(generator, _named(around)))
                 else:
-                    stack.enter_context(_Span(generator, _named(around)))
+                    stack.enter_context(Span(generator, _named(around)))
             return await self._acall(definition, context)
 
     async def _acall(self, definition: StepDefinition, context: StepContext) -> Any:
@@ -127,7 +128,7 @@ class Surroundings:
     def _open(self, resource: Resource[Any]) -> Any:
         given = self.take(resource.needs)
         with _failure_told(resource):
-            span = _Span(resource.function(**given), _named(resource))
+            span = Span(resource.function(**given), _named(resource))
             value = span.__enter__()
         self._closers.append((resource, lambda: span.__exit__(None, None, None), None))
         return value
@@ -217,33 +218,8 @@ class _Life:
         await self.task
 
 
-class _Span(contextlib.AbstractContextManager[Any, None]):
-    """A generator from its one yield to its end. What was raised in between it may see and replace, not swallow."""
-
-    def __init__(self, generator: Generator[Any, None, None], who: str) -> None:
-        self._generator = generator
-        self._who = who
-
-    def __enter__(self) -> Any:
-        try:
-            return next(self._generator)
-        except StopIteration:
-            raise _never_yields(self._who) from None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        try:
-            if error is None:
-                next(self._generator)
-            else:
-                self._generator.throw(error)
-        except StopIteration:
-            return
-        self._generator.close()
-        raise _yields_again(self._who)
-
-
 class _AsyncSpan(contextlib.AbstractAsyncContextManager[Any, None]):
-    """The same of an async generator."""
+    """`Span`, of an async generator."""
 
     def __init__(self, generator: AsyncGenerator[Any, None], who: str) -> None:
         self._generator = generator
@@ -253,7 +229,7 @@ class _AsyncSpan(contextlib.AbstractAsyncContextManager[Any, None]):
         try:
             return await anext(self._generator)
         except StopAsyncIteration:
-            raise _never_yields(self._who) from None
+            raise never_yields(self._who) from None
 
     async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         try:
@@ -261,26 +237,19 @@ class _AsyncSpan(contextlib.AbstractAsyncContextManager[Any, None]):
         except StopAsyncIteration:
             return
         await self._generator.aclose()
-        raise _yields_again(self._who)
+        raise yields_again(self._who)
 
 
 def _named(what: Around | Resource[Any]) -> str:
     return f"{'around_step' if isinstance(what, Around) else 'resource'} {what.name!r}"
 
 
-def _never_yields(who: str) -> DefinitionError:
-    return DefinitionError(f"{who} ended before its yield; let it yield exactly once")
-
-
-def _yields_again(who: str) -> DefinitionError:
-    return DefinitionError(f"{who} yields more than once; let it yield exactly once")
-
-
 def _seen(definition: StepDefinition, context: StepContext) -> StepAttempt:
     attempt = context.attempt
     return StepAttempt(
-        attempt.step, attempt.run_id, attempt.workflow, attempt.number, attempt.idempotency_key, definition.is_async
-    )
+        attempt.step, attempt.run_id, attempt.workflow, attempt.number, attempt.idempotency_key, definition.is_async,
+        attempt.headers,
+    )  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.api.client import Client
 from holdfast.api.handles import Run
-from holdfast.api.selection import APPLIES, Action, Selection, act_on
+from holdfast.api.selection import Action, act_on, act_on_page, applicable
 from holdfast.app import App
 from holdfast.monitor.resources import COUNTED, Resources
 from holdfast.ports import RunQuery
@@ -121,10 +121,9 @@ BULK: tuple[Action, ...] = get_args(Action)
 
 def preview(resources: Resources, name: Action, filter: str) -> dict[str, Any]:
     """How many runs it would be done to, by status; `upto` keeps those out that begin later."""
-    query = resources.query_of(filter)
-    query.statuses = [status for status in APPLIES[name] if not query.statuses or status in query.statuses]
-    newest = resources.store.runs(msgspec.structs.replace(query, limit=1)) if query.statuses else []
-    if not newest:
+    query = applicable(resources.query_of(filter), name)
+    newest = resources.store.runs(msgspec.structs.replace(query, limit=1)) if query is not None else []
+    if query is None or not newest:
         return {"count": 0, "more": False, "statuses": {}, "upto": 0}
     counts = {status: n for status, n in resources.store.counts(query, COUNTED).items() if n}
     most = COUNTED if query == RunQuery(statuses=query.statuses) else resources.counted_of(query) // len(query.statuses)
@@ -145,6 +144,6 @@ def carry_out_for_many(app: App, resources: Resources, name: Action, body: bytes
         if order.upto is None:
             raise Refusal("`upto` is missing: ask first how many runs there are, which says it")
         query = resources.query_of(order.q)
-        query.after = order.upto + 1 if order.after is None else order.after
-        acted, after = Selection(client, query).batch(name, order.reason, limit=IN_TURN)
+        query.after, query.limit = order.upto + 1 if order.after is None else order.after, IN_TURN
+        acted, after = act_on_page(client, name, query, order.reason)
     return {"done": acted.done, "skipped": acted.skipped, "after": after}

@@ -48,7 +48,8 @@ class Versions:
         if what == "workers":
             now = store.now()
             workers = [(worker.id, worker.lease_until >= now) for worker in store.workers()]
-            return workers, store.counts(RunQuery(statuses=[Status.RUNNING]), COUNTED)
+            queues = [(row.queue, row.waiting, row.claimed) for row in store.queues()]
+            return workers, queues, store.counts(RunQuery(statuses=[Status.RUNNING]), COUNTED)
         if what == "schedules":
             return [(row.name, row.revision, row.is_active, row.next_at) for row in store.schedules()]
         if what == "hooks":

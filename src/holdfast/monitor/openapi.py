@@ -55,7 +55,7 @@ READING: dict[str, tuple[str, list[Parameter], dict[str, Any]]] = {
     "failures": ("failures that are alike, as one", [FILTER], {"groups": LIST, "count": NUMBER}),
     "workflows": ("what can be started, and how it went", [], {"workflows": LIST}),
     "workflow": ("one of them, with a grid of steps and runs", [NAME], {"name": TEXT, "grid": OBJECT}),
-    "workers": ("workers", [], {"workers": LIST}),
+    "workers": ("workers and queues", [], {"workers": LIST, "queues": LIST}),
     "schedules": ("schedules", [], {"schedules": LIST}),
     "hooks": ("hooks that wait for an answer", [], {"hooks": LIST}),
 }  # fmt: skip

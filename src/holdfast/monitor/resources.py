@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from holdfast.api.forms import hook_schema
 from holdfast.app import App
 from holdfast.core import events as ev
+from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.registry import is_own
 from holdfast.errors import RunNotFoundError
 from holdfast.ports import FINAL, Query, RunQuery, RunRow, Status
-from holdfast.views.details import read_details
+from holdfast.views.details import RunSource, read_details
 from holdfast.views.failures import group_summary, read_failures
 from holdfast.views.filters import parse_filter
 from holdfast.views.graph import folded, graph_of
@@ -144,11 +145,11 @@ class Resources:
         """All of a run that somebody has exported, as `run` and the others tell it of one that is here."""
         found = ImportedRun(text)
         summaries = [event_summary(payload, self.reader) for payload in found.payloads("")]
-        facts = self._run(found, found.row, found.events)  # type: ignore[arg-type]
+        facts = self._run(found, found.row, found.events)
         graph = self._graph(found.events, ())
         return {**facts, "imported": True, "all_events": summaries[:LOOKED_AT], "graph": graph}
 
-    def _run(self, store: Query, row: RunRow, events: Sequence[ev.AnyEvent]) -> dict[str, Any]:
+    def _run(self, store: RunSource, row: RunRow, events: Sequence[ev.AnyEvent]) -> dict[str, Any]:
         now = store.now()
         steps = steps_of(events)
         facts = read_details(store, row, self.reader, self.app.max_attempts(), events, steps, STEPS_SHOWN)
@@ -221,6 +222,7 @@ class Resources:
         if not payloads:
             raise RunNotFoundError(f"run {run_id!r} has no event {seq}", run_id=run_id)
         found = event_summary(payloads[0], self.reader)
+        found["clock"] = self.store.clocks(run_id, seq - 1).get(seq, 0)
         cause = found.get("cause") or 0
         before = self.store.payloads(run_id, cause - 1, (), cause) if cause else []
         led_to = [
@@ -372,7 +374,15 @@ class Resources:
             owned = store.runs(RunQuery(owner=worker.id, limit=COUNTED - 1))
             names = [name for name in worker.names if not is_own(name)]
             found.append({**worker_summary(worker, now), "names": names, "runs": len(owned)})
-        return {"workers": found, "now": iso(now)}
+        served = {queue for worker in found if worker["alive"] for queue in worker["queues"]}
+        queues = [
+            {
+                "name": row.queue or DEFAULT_QUEUE, "waiting": row.waiting, "since": iso(row.since),
+                "claimed": row.claimed, "served": (row.queue or DEFAULT_QUEUE) in served,
+            }
+            for row in store.queues()
+        ]  # fmt: skip
+        return {"workers": found, "queues": queues, "now": iso(now)}
 
     def schedules(self) -> dict[str, Any]:
         store = self.store

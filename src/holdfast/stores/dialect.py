@@ -34,6 +34,8 @@ class Dialect:
     """A condition: one of the texts in the parameter {0}."""
     numbered: str
     """A condition: one of the numbers in the parameter {0}."""
+    each: str
+    """The texts in the parameter {0}, as something to select `value` from."""
     elements: str
     """The texts in the column {0} of another table, as a table `j` with a column `value`; none if the column is damaged."""
     sql: Callable[[str], str]
@@ -54,7 +56,7 @@ class Dialect:
     def render(self, text: str) -> str:
         for mark, words in self.marks.items():
             text = text.replace(f"{{{mark}}}", words)
-        for mark in ("among", "numbered", "elements"):
+        for mark in ("among", "numbered", "each", "elements"):
             text = re.sub(rf"{{{mark} ([\w.]+)}}", lambda found: getattr(self, mark).format(found[1]), text)  # noqa: B023
         return self.sql(text)
 
@@ -99,6 +101,7 @@ SQLITE = Dialect(
     marks={"ordered_join": "CROSS JOIN", "lock": "", "skip": "", "fence": "", "unindexed": "+"},
     among="IN (SELECT value FROM json_each(:{0}))",
     numbered="IN (SELECT value FROM json_each(:{0}))",
+    each="json_each(:{0})",
     elements="json_each(CASE WHEN json_valid({0}) THEN {0} ELSE '[]' END) j",
     sql=str,
     array=lambda values: json.dumps(list(values)),

@@ -87,6 +87,7 @@ class EventTables(SqlQuery):
     # -- listening
 
     def _subscribe(self, db: Any, subscription: Subscription, run: int | None, how: str = "subscribe") -> None:
+        refuse_nul(subscription.event, subscription.target, subscription.cmd, subscription.lookup)
         db.execute(
             self._q[how],
             {

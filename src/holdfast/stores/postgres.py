@@ -1,7 +1,7 @@
 """The PostgreSQL store: any number of workers on any number of machines.
 
-Only what is peculiar to PostgreSQL is here: connections, transactions, locks, errors, time. What it says in SQL is in
-`postgres_sql.py`, push is in `postgres_notifier.py`.
+Only what is peculiar to PostgreSQL is here: transactions, locks, errors, time. What it says in SQL is in
+`postgres_sql.py`, connections are in `postgres_connections.py`, push is in `postgres_notifier.py`.
 """
 
 from __future__ import annotations
@@ -9,30 +9,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import random
-import re
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from holdfast import failpoints
 from holdfast.codec.blobs import keys_in
-from holdfast.errors import (
-    EncodeError,
-    Fenced,
-    StoreBusyError,
-    StoreError,
-    StoreFullError,
-    StoreReadOnlyError,
-    StoreUnavailableError,
-)
+from holdfast.errors import EncodeError, Fenced, StoreError, StoreUnavailableError
 from holdfast.ports import (
     Change,
     Claimed,
@@ -46,7 +33,11 @@ from holdfast.ports import (
     Subscription,
     WorkerRow,
 )
-from holdfast.stores.arrays import Texts, adapt
+from holdfast.stores.arrays import Texts
+from holdfast.stores.attempts import in_turn
+from holdfast.stores.postgres_connections import Connections, Db
+from holdfast.stores.postgres_errors import Conflict, in_our_words
+from holdfast.stores.postgres_guests import Guests
 from holdfast.stores.postgres_life import LifeLock, ServerClock
 from holdfast.stores.postgres_sql import (
     POSTGRES,
@@ -57,56 +48,38 @@ from holdfast.stores.postgres_sql import (
     goes_alone,
     messages_of,
 )
-from holdfast.stores.shared import CLOCK_RESERVE, SqlStore
+from holdfast.stores.shared import CLOCK_RESERVE, SqlStore, is_about_limits
 
-POOL = 10
-PATIENCE = 10.0
-"""Seconds for a connection, for a lock."""
 PAUSES = (0.005, 0.02, 0.05, 0.1, 0.2)
-_of_the_parent: list[Any] = []
 
 
-class _Conflict(StoreBusyError):
-    """Refused because of another transaction. It did not happen, and can be tried again as it is."""
-
-
-class PostgresStore(SqlStore):
+class PostgresStore(Guests, SqlStore):
     """`postgresql://user:password@host/database?schema=holdfast&pool=10`; what else stands there is for the driver.
 
     `server_time=False` takes the time from `clock` alone, `judge_after` is for how many seconds the server has to be up
     before a free lock means a dead worker: tests say both."""
 
     dialect = POSTGRES
-    conflict = _Conflict
+    conflict = Conflict
 
     def __init__(
-        self, app: str, url: str, clock: Clock, *, server_time: bool = True, judge_after: float | None = None
+        self,
+        app: str,
+        url: str,
+        clock: Clock,
+        *,
+        server_time: bool = True,
+        judge_after: float | None = None,
+        as_it_is: bool = False,
     ) -> None:
-        parts = urlsplit(url)
-        given = [option.partition("=") for option in parts.query.split("&") if option]
-        ours = {name: value for name, _, value in given if name in ("schema", "pool")}
-        self.schema, size = ours.get("schema", "holdfast"), ours.get("pool", str(POOL))
-        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", self.schema):
-            raise StoreUnavailableError(
-                f"?schema={self.schema}: a schema's name is made of a-z, 0-9 and _, up to 63 of them"
-            )
-        if not size.isdigit() or int(size) < 2:
-            raise StoreUnavailableError(f"?pool={size}: give the number of connections a process may open, 2 or more")
-        rest = "&".join("".join(option) for option in given if option[0] not in ours)  # as it is: it is the driver's
-        self._conninfo = urlunsplit(parts._replace(query=rest))
-        self._options = self._connection_options()
-        self._size = int(size)
-        self._pool: ConnectionPool[psycopg.Connection[Any]] | None = None
-        self._pool_lock = threading.Lock()
-        self._pid = os.getpid()
-        self._is_closed = False
+        self._connections = Connections(url)
+        self.schema = self._connections.schema
         self._judge_after = judge_after
         self._lease = 0.0
-        shown = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}?schema={self.schema}"
         self._server_clock = ServerClock(clock) if server_time else None
         try:
             self.connect().close()  # a wrong address is told at once, not when the pool's patience ends
-            super().__init__(app, f"postgresql://{shown}", self._server_clock or clock)
+            super().__init__(app, self._connections.shown, self._server_clock or clock, as_it_is=as_it_is)
             if self._server_clock is not None:
                 self._ask_the_time(self._server_clock)
         except BaseException:
@@ -115,57 +88,25 @@ class PostgresStore(SqlStore):
 
     # -- connections
 
-    def _connection_options(self) -> dict[str, Any]:
-        try:
-            given = conninfo_to_dict(self._conninfo)
-        except psycopg.Error as error:
-            raise StoreUnavailableError(f"this is no address of a PostgreSQL database: {error}") from error
-        settings = (
-            f"-c search_path={self.schema} -c lock_timeout={PATIENCE:g}s -c idle_in_transaction_session_timeout=30s"
-        )
-        return {
-            "options": f"{given.get('options') or ''} {settings}".strip(),
-            "connect_timeout": given.get("connect_timeout") or 5,
-            "application_name": given.get("application_name") or "holdfast",
-            "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
-        }  # fmt: skip
+    @property
+    def hears(self) -> bool:
+        """Whether a connection can wait for notifications."""
+        return not self._connections.shares_sessions
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection of one's own, outside the pool."""
         with self._errors():
-            connection = psycopg.connect(self._conninfo, autocommit=True, **self._options)
-        adapt(connection)
-        return connection
+            return self._connections.connect()
 
-    @contextlib.contextmanager
-    def _borrow(self) -> Iterator[psycopg.Connection[Any]]:
-        pool = self._pool
-        if pool is None or self._pid != os.getpid():
-            pool = self._open_pool()
-        with pool.connection() as connection:
-            yield connection
-
-    def _open_pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
-        with self._pool_lock:
-            if (
-                self._pid != os.getpid()
-            ):  # connections don't survive a fork, and closing them here would hurt the parent
-                _of_the_parent.extend([self._pool, self._alive_here])
-                self._pool, self._alive_here, self._pid = None, {}, os.getpid()
-            if self._pool is None:
-                if self._is_closed:
-                    raise StoreUnavailableError(f"{self.url} was closed; open another store")
-                self._pool = ConnectionPool(
-                    self._conninfo, kwargs={"autocommit": True, **self._options}, min_size=1, max_size=self._size,
-                    timeout=PATIENCE, configure=adapt, name="holdfast", num_workers=1, open=True,
-                    reconnect_timeout=PATIENCE,
-                )  # fmt: skip
-            return self._pool
+    def _borrow(self) -> contextlib.AbstractContextManager[psycopg.Connection[Any]]:
+        if self._connections.leave_to_the_parent(self._alive_here):
+            self._alive_here = {}
+        return self._connections.borrow()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Any]:
         with self._errors(), self._borrow() as connection:
-            yield _Db(connection)
+            yield self._connections.db(connection)
 
     @contextlib.contextmanager
     def write(self, name: str, lasting: bool = True) -> Iterator[Any]:
@@ -176,7 +117,9 @@ class PostgresStore(SqlStore):
         with self._errors(), self._borrow() as connection:
             try:
                 with connection.transaction():
-                    yield _Db(connection)
+                    if self._connections.shares_sessions:
+                        connection.execute(f'SET LOCAL search_path = "{self.schema}"')
+                    yield Db(connection)
                     failpoints.hit(f"{name}.before_commit")
             except BaseException:
                 self._clock_limit = 0  # what it says may not have been written
@@ -198,12 +141,9 @@ class PostgresStore(SqlStore):
         return self.logical_clock.forward(count + 1) - count + 1
 
     def close(self) -> None:
-        self._is_closed = True
         for worker_id in list(getattr(self, "_alive_here", ())):
             self.let_go(worker_id)
-        pool, self._pool = self._pool, None
-        if pool is not None and self._pid == os.getpid():
-            pool.close()
+        self._connections.close()
 
     # -- schema
 
@@ -227,7 +167,9 @@ class PostgresStore(SqlStore):
         digest = hashlib.sha256(f"{self.schema}\0{name}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
 
-    def life_lock(self, worker_id: str) -> LifeLock:
+    def life_lock(self, worker_id: str) -> LifeLock | None:
+        if self._connections.shares_sessions:
+            return None  # a lock would stay with whoever gets the session next
         return LifeLock(self.connect, self._key(worker_id))
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
@@ -249,6 +191,8 @@ class PostgresStore(SqlStore):
         return found is not None
 
     def _dead(self, worker_ids: Sequence[str]) -> Collection[str]:
+        if self._connections.shares_sessions:
+            return ()  # the lease tells
         with self.read() as db:
             up, held = db.execute(self._q["life_locks"]).fetchone()
             if up is None:
@@ -267,8 +211,8 @@ class PostgresStore(SqlStore):
         while True:
             clock = self._stamp_apart(len(run.records))
             failpoints.hit("create.before_commit")
-            with self._errors(), self._borrow() as connection:
-                run.no = connection.execute(*creation_of(self.app, run, clock)).fetchone()[0]  # type: ignore[index]
+            with self.read() as db:
+                run.no = db.execute(*creation_of(self.app, run, clock)).fetchone()[0]
             failpoints.hit("create.after_commit")
             taken = None if run.no is not None else self.get(run.id)
             if run.no is not None or taken is not None:
@@ -293,7 +237,8 @@ class PostgresStore(SqlStore):
         naming = [
             (change.no, record.payload) for change in changes for record in change.records if keys_in(record.payload)
         ]
-        if not (claim or alone or naming or any(map(has_parts, changes))):
+        limits = any(map(is_about_limits, changes))
+        if not (claim or alone or naming or limits or any(map(has_parts, changes))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -310,8 +255,9 @@ class PostgresStore(SqlStore):
                 self._signal(db, change)
                 self._stream(db, change)
                 self._answer(db, change)
+            freed = self._change_slots(db, changes) if limits else []
             claimed: list[Claimed] = self._claim(db, worker_id, claim, names) if claim else []
-        return Committed(claimed, emitted)
+        return Committed(claimed, emitted, freed)
 
     def _add_children(self, db: Any, changes: Sequence[Change]) -> None:
         """Children, then messages: some of those may be for them."""
@@ -336,28 +282,36 @@ class PostgresStore(SqlStore):
     def claim_attempts(
         self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
     ) -> list[ClaimedAttempt]:
-        parameters = {
-            "worker": worker_id, "app": self.app, "now": self.now(), "limit": limit, "queues": Texts(queues),
-            "steps": Texts(steps),
-        }  # fmt: skip
-        failpoints.hit("claim_attempts.before_commit")
-        with self.read() as db:
-            rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
-        failpoints.hit("claim_attempts.after_commit")
-        if not rows[0][0]:
-            raise Fenced(worker_id)
-        self._heard(row[3] for row in rows)
-        return [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
+        claimed: list[ClaimedAttempt] = []
+        for queue in in_turn(queues):
+            parameters = {
+                "worker": worker_id, "app": self.app, "now": self.now(), "queue": queue, "steps": Texts(steps),
+                "limit": limit - len(claimed),
+            }  # fmt: skip
+            failpoints.hit("claim_attempts.before_commit")
+            with self.read() as db:
+                rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
+            failpoints.hit("claim_attempts.after_commit")
+            if not rows[0][0]:
+                raise Fenced(worker_id)
+            self._heard(row[3] for row in rows)
+            claimed += [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
+            if len(claimed) >= limit:
+                break
+        return claimed
 
     def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
         parameters = {"worker": worker_id, "app": self.app, "now": self.now(), "token": token}
         failpoints.hit("claim_attempt.before_commit")
         with self.read() as db:
-            is_alive, *claimed = db.execute(self._q["claim_attempt"], parameters).fetchone()
+            is_alive, found, body, clock = db.execute(self._q["claim_attempt"], parameters).fetchone()
         failpoints.hit("claim_attempt.after_commit")
         if not is_alive:
             raise Fenced(worker_id)
-        return None if claimed[0] is None else ClaimedAttempt(*claimed)
+        if found is None:
+            return None
+        self._heard([clock])
+        return ClaimedAttempt(token, body)
 
     def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
         clock = self._stamp_apart(1)
@@ -387,48 +341,10 @@ class PostgresStore(SqlStore):
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> StoreError:
-        """The error in words that say what to do. Of a StoreBusyError it is certain that nothing has happened."""
-        where = getattr(self, "url", "PostgreSQL")
-        text, code = str(error).strip(), getattr(error, "sqlstate", None) or ""
-        if code in ("55P03", "57014") or (code.startswith("40") and code != "40003"):
-            return _Conflict(f"{where} refused a transaction because of others ({text}); it is tried again")
-        if isinstance(error, PoolTimeout | TooManyRequests):
-            return StoreBusyError(
-                f"no connection to {where} within {PATIENCE:g} s: the server is down, or all {self._size} of this process "
-                "are in use; raise ?pool="
-            )
-        if code == "53100":
-            return StoreFullError(
-                f"the server of {where} has no room left ({text}); free some, runs go on by themselves"
-            )
-        if code in ("25006", "42501"):
-            return StoreReadOnlyError(
-                f"{where} can't be written ({text}); connect to the primary, with a role that may"
-            )
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | PoolClosed):
-            if self.__dict__.get("_pool") is not None and not code.startswith("53"):
-                self._drop_broken()
-            return StoreUnavailableError(f"{where} can't be reached ({text}); start the server, or check the address")
-        return StoreError(f"{where}: {text}")
-
-    def _drop_broken(self) -> None:
-        """A server that restarts breaks all connections, not only the one that was in use."""
-        pool = self._pool
-        if pool is not None:
-            with contextlib.suppress(Exception):
-                pool.drain()
-
-
-class _Db:
-    """A connection as the shared code uses it."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-
-    def execute(self, sql: str, parameters: Any = None) -> psycopg.Cursor[Any]:
-        return self._connection.execute(sql, parameters, binary=True)
+        found = in_our_words(error, getattr(self, "url", "PostgreSQL"), self._connections.size)
+        if type(found) is StoreUnavailableError and not (getattr(error, "sqlstate", None) or "").startswith("53"):
+            self._connections.drop_broken()
+        return found
 
 
 def has_parts(change: Change) -> bool:
@@ -444,7 +360,7 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
         for pause in PAUSES:
             try:
                 return method(self, *args, **kwargs)
-            except _Conflict:
+            except Conflict:
                 time.sleep(pause * random.uniform(0.5, 1.5))
         return method(self, *args, **kwargs)
 
@@ -454,6 +370,6 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 for _name in (
     "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
     "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt",
-    "end_attempts", "release_attempts", "report_attempts",
+    "end_attempts", "release_attempts", "report_attempts", "declare_limits", "serve",
 ):  # fmt: skip
     setattr(PostgresStore, _name, _again(getattr(PostgresStore, _name)))

@@ -18,8 +18,8 @@ import psycopg
 
 from holdfast.errors import StoreError
 from holdfast.ports import Notifier, Topic, Watch
-from holdfast.stores.arrays import Texts
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres_sql import channel_of, notify, ring_of
 
 logger = logging.getLogger("holdfast")
 PAYLOAD = 7_000  # the server's own limit is 8,000 bytes
@@ -31,7 +31,7 @@ class PostgresNotifier(Notifier):
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._channel = f"holdfast_{store.schema}"[:63]
+        self._channel = channel_of(store.schema)
         self._name = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -78,13 +78,10 @@ class PostgresNotifier(Notifier):
                 self._rings, self._runs = set(), {}
             if not rings and not runs:
                 return
-            payloads = [json.dumps([self._name, "ring", app, topic]) for app, topic in sorted(rings)]
+            payloads = [ring_of(self._name, app, topic) for app, topic in sorted(rings)]
             payloads += [json.dumps([self._name, "runs", self._store.app, *ids]) for ids in _portions(list(runs))]
             with contextlib.suppress(StoreError), self._store.read() as db:
-                db.execute(
-                    "SELECT pg_notify(%(channel)s, t) FROM unnest(%(told)s::text[]) t",
-                    {"channel": self._channel, "told": Texts(payloads)},
-                )
+                db.execute(*notify(self._store.schema, payloads))
 
     def _keep_sending(self) -> None:
         while not self._is_closed.is_set():
@@ -107,7 +104,9 @@ class PostgresNotifier(Notifier):
 
     def _start_listening(self) -> None:
         with self._lock:
-            if self._listener is None:
+            if not self._store.hears:
+                self._is_listening.set()  # whoever waits looks once a second
+            elif self._listener is None:
                 self._listener = threading.Thread(target=self._keep_listening, name="holdfast-listen", daemon=True)
                 self._listener.start()
         self._is_listening.wait(PATIENCE)

@@ -7,11 +7,12 @@ keys. Within one statement the parts are carried out in the order in which its l
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.ports import Change, Emission, EndedAttempt, Message, NewRun
+from holdfast.ports import Change, Emission, EndedAttempt, Message, NewRun, Topic
 from holdfast.stores.arrays import Blobs, Numbers, Texts, array
 from holdfast.stores.attempts import ATTEMPT, attempts_in
 from holdfast.stores.dialect import Dialect, Row, Statement
@@ -21,9 +22,9 @@ from holdfast.stores.shared import HISTORY, last_time, updates_of
 NUMBERS = {
     "no", "run", "seq", "cause", "attempt", "ts", "held", "wake_at", "losses", "base_seq", "end_seq", "priority", "durable",
     "created_at", "started_at", "finished_at", "expires_at", "control", "late", "quiet", "nth",
-    "number", "not_before", "clock",
+    "number", "not_before", "clock", "limited", "turn", "asked_at",
 }  # fmt: skip
-BLOBS = {"payload", "options", "fingerprint", "body"}
+BLOBS = {"payload", "options", "fingerprint", "body", "letter", "refusal", "eviction"}
 NEW_RUN = (
     "id", "workflow", "status", "wake_at", "priority", "parent_id", "parent_cmd", "root_id", "correlation", "durable",
     "options", "fingerprint", "base_seq", "created_at",
@@ -73,6 +74,7 @@ POSTGRES = Dialect(
     },
     among="= ANY(:{0}::text[])",
     numbered="= ANY(:{0}::bigint[])",
+    each="(SELECT value FROM unnest(:{0}::text[]) AS u(value))",
     elements=f"jsonb_array_elements_text((CASE WHEN {{0}} ~ '{TEXTS}' THEN {{0}} ELSE '[]' END)::jsonb) AS j(value)",
     sql=_sql,
     array=array,
@@ -297,3 +299,22 @@ def _news(batch: Batch, news: Sequence[Emission]) -> None:
             "FROM news, LATERAL (SELECT DISTINCT s.app FROM subscriptions s WHERE s.event = news.name) a RETURNING 1"
         )
         batch.add("spread", sql, {})
+
+
+# -- hints
+
+
+def ring_of(sender: str, app: str, topic: Topic) -> str:
+    """What is told to all processes of a schema; `sender` is who has told itself already."""
+    return json.dumps([sender, "ring", app, topic])
+
+
+def channel_of(schema: str) -> str:
+    return f"holdfast_{schema}"[:63]
+
+
+def notify(schema: str, told: Sequence[str]) -> Statement:
+    return (
+        "SELECT pg_notify(%(channel)s, t) FROM unnest(%(told)s::text[]) t",
+        {"channel": channel_of(schema), "told": Texts(told)},
+    )

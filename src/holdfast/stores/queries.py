@@ -33,7 +33,7 @@ from holdfast.telemetry.clock import LamportClock, is_clock
 COLUMNS = (
     "no", "app", "id", "workflow", "status", "reason", "stuck", "owner", "wake_at", "attempt", "losses", "base_seq",
     "end_seq", "priority", "parent_id", "parent_cmd", "root_id", "correlation", "build", "durable", "options",
-    "fingerprint", "created_at", "started_at", "finished_at", "expires_at",
+    "fingerprint", "created_at", "started_at", "finished_at", "expires_at", "limited",
 )  # fmt: skip
 EVENT_COLUMNS = ("no", "app", "id", "name", "key", "payload", "correlation", "run_id", "cmd", "quiet", "ts")
 ATTEMPT_COLUMNS = ("token", "run", "cmd", "step", "number", "queue", "not_before", "worker", "claimed_at")
@@ -42,7 +42,7 @@ SCHEDULE = (
     "s.name, s.workflow, s.spec, s.declared, s.paused, s.reason, s.next_at, s.last_at, s.active, {is_active}, s.queued, "
     "s.revision"
 )
-SHARED = ("queries.sql", "domain_events.sql", "attempts.sql", "telemetry.sql")
+SHARED = ("queries.sql", "domain_events.sql", "attempts.sql", "limits.sql", "telemetry.sql")
 Item = TypeVar("Item", bound=str | int)
 
 
@@ -154,7 +154,7 @@ class SqlQuery(abc.ABC):
                 # By the index on statuses, one at a time.
                 each = (
                     "SELECT CAST(:s{0} AS TEXT), count(*) FROM "
-                    "(SELECT 1 FROM runs WHERE app = :app AND status = :s{0} LIMIT :limit) c{0}"
+                    "(SELECT 1 FROM runs WHERE app = :app AND status = :s{0} ORDER BY no DESC LIMIT :limit) c{0}"
                 )
                 sql = " UNION ALL ".join(each.format(i) for i in range(len(wanted)))
                 named = {f"s{i}": str(status) for i, status in enumerate(wanted)}

@@ -165,7 +165,7 @@ class Search:
     def _branches(self) -> list[list[str]]:
         names = self._names()
         branches: list[list[str]] = []
-        for i, status in enumerate(self._query.statuses or [None]):
+        for i, status in enumerate(dict.fromkeys(self._query.statuses) or [None]):
             for j, name in enumerate(names):
                 branch = list(self._where)
                 # Most runs have succeeded; of the others there are fewer than of most workflows.

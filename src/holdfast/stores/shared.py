@@ -33,25 +33,31 @@ from holdfast.ports import (
     Letter,
     Message,
     NewRun,
+    Notifier,
     Posted,
     Record,
     RunRow,
     ScheduleChange,
     ScheduleRow,
     Status,
+    StepTransaction,
+    Store,
     Subscription,
     WorkerRow,
 )
 from holdfast.stores.attempts import AttemptTables
 from holdfast.stores.dialect import SQLITE, Dialect
 from holdfast.stores.domain_events import EventTables
+from holdfast.stores.limits import LimitTables
+from holdfast.stores.moves import move_of, refuse_moved
 from holdfast.stores.queries import read_queries, refuse_nul
 from holdfast.stores.search import VALUE_LIMIT
 from holdfast.stores.telemetry import TelemetryTables
+from holdfast.stores.transactions import SqlTransaction
 from holdfast.telemetry.clock import LamportClock, is_clock
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload", "clock")
-PARTS = ("blobs", "history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests")
+PARTS = ("blobs", "history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests", "slots")
 PATIENCE = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
@@ -67,6 +73,12 @@ def migrations(dialect: Dialect = SQLITE) -> list[tuple[int, str]]:
     return [(int(name[:4]), dialect.script(folder.joinpath(name).read_text())) for name in meant]
 
 
+def all_scripts() -> str:
+    """The migrations of every database."""
+    folder = resources.files("holdfast.stores").joinpath("sql")
+    return "\n".join(file.read_text() for file in folder.iterdir() if file.name[:4].isdigit())
+
+
 class LifeLockLike(Protocol):
     def take(self) -> None: ...
     def release(self) -> None: ...
@@ -74,13 +86,14 @@ class LifeLockLike(Protocol):
     def clear(self) -> None: ...
 
 
-class SqlStore(AttemptTables, EventTables, TelemetryTables):
+class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
     """The Store port over a connection that speaks SQL."""
 
     dialect: Dialect = SQLITE
     conflict: type[StoreBusyError] = StoreBusyError
 
-    def __init__(self, app: str, url: str, clock: Clock) -> None:
+    def __init__(self, app: str, url: str, clock: Clock, *, as_it_is: bool = False) -> None:
+        """With `as_it_is` nothing is upgraded or refused: for whoever looks at a store, or moves it."""
         self.app = app
         self.url = url
         self.clock = clock
@@ -88,7 +101,8 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
         self._clock_limit = 0  # up to here the logical clock is written down; 0: nobody has looked yet
         self._q = read_queries(self.dialect)
         self._alive_here: dict[str, LifeLockLike | None] = {}
-        self._migrate()
+        if not as_it_is:
+            self.upgrade()
 
     @property
     def logical_clock(self) -> LamportClock:
@@ -111,19 +125,41 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
     def life_lock(self, worker_id: str) -> LifeLockLike | None:
         """The lock that a worker of that id holds as long as it lives; None if all workers live in this process."""
 
+    @abc.abstractmethod
+    def join(self, connection: object) -> tuple[Store, Notifier]: ...
+
+    @abc.abstractmethod
+    def step_write(self) -> AbstractContextManager[tuple[Any, Any]]:
+        """A transaction on a connection that a step may use: as the shared code uses it, and as the step does."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of every connection."""
+
     def check(self) -> None:
         """A server watches over its own files."""
 
     def strain(self) -> str:
         return ""  # and over what weighs on them
 
+    def transaction(self, run_no: int | None, key: str) -> StepTransaction:
+        return SqlTransaction(self, run_no, key)
+
     # -- schema
 
-    def _migrate(self) -> None:
+    def schema_versions(self) -> tuple[int, int]:
+        """The schema's version here, 0 if there is nothing yet, and the newest that this library knows."""
+        with self.read() as db:
+            return self._schema_version(db), migrations(self.dialect)[-1][0]
+
+    def upgrade(self, even_if_moved: bool = False) -> None:
+        """Bring the schema up to date."""
         known = migrations(self.dialect)
         newest = known[-1][0]
         with self.read() as db:
             current = self._schema_version(db)
+            if current and not even_if_moved:
+                refuse_moved(self.url, move_of(db))
         if current < newest:
             with self.write("migrate") as db:
                 self._before_migrating(db)
@@ -157,6 +193,7 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
     # -- workers
 
     def register(self, worker: WorkerRow, lease: int, subscriptions: Sequence[Subscription] = ()) -> None:
+        refuse_nul(worker.id, worker.host, worker.build)
         lock = self.life_lock(worker.id)
         if lock is not None:
             lock.take()
@@ -352,6 +389,7 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
         return run.no
 
     def _set_attribute(self, db: Any, no: int, key: str, value: str, body: bytes) -> None:
+        refuse_nul(key, value)
         parameters = {"run": no, "key": key, "value": value[:VALUE_LIMIT], "body": body}
         db.execute(self._q["set_attribute"], parameters)
 
@@ -362,7 +400,7 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             rows = [(no, *astuple(record), next(clock)) for no, record in found]
             for statement in self.dialect.insert("history", HISTORY, rows):
                 db.execute(*statement)
-            self._name_blobs(db, [(no, record.payload) for no, record in found])
+            self._name_blobs(db, ((no, record.payload) for no, record in found))
 
     def _name_blobs(self, db: Any, payloads: Iterable[tuple[int, bytes]]) -> None:
         for no, payload in payloads:
@@ -379,8 +417,9 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
                 self._apply_attempts(db, rich)
             for change in rich:
                 self._apply(db, change)
+            freed = self._change_slots(db, changes) if any(map(is_about_limits, changes)) else []
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
-            return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted)
+            return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted, freed)
 
     def _stamp(self, db: Any, count: int) -> int:
         """The first of the next `count` numbers of the logical clock. The one before it stays free."""
@@ -462,6 +501,9 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             claimed[letter[1]].letters.append(Letter(*letter))
             clocks.append(letter[5])
         self._heard(clocks)
+        limited = [row.no for row in rows if row.limited]
+        for no, slots in self._slots(db, limited).items() if limited else ():
+            claimed[no].slots = slots
         return list(claimed.values())
 
     def letters(self, worker_id: str) -> list[Letter]:
@@ -480,11 +522,14 @@ class SqlStore(AttemptTables, EventTables, TelemetryTables):
             for message in messages:
                 kept = self._insert_message(db, message)
                 row = self._addressed(db, message)
-                posted.append(Posted(row[1] if row is not None else None, kept))
+                held = bool(message.frees) and row is not None and row[1] in (Status.PAUSED, Status.STUCK)
+                freed = self._free(db, row[0], message.frees) if held else []
+                posted.append(Posted(row[1] if row is not None else None, kept, freed))
             return posted
 
     def _insert_message(self, db: Any, message: Message) -> bool:
         """Whether it was put into the inbox."""
+        refuse_nul(message.kind, message.dedupe or "")
         kept = db.execute(self._q["post"], self._message(message, self._stamp(db, 1))).fetchone()
         if kept is not None and message.once:
             number, run = kept
@@ -647,6 +692,10 @@ def has_more_than_history(change: Change) -> bool:
         or change.attributes or change.streamed or change.answers or change.forget_before or change.attempts
         or change.dropped_attempts or change.withdrawn_attempts
     )  # fmt: skip
+
+
+def is_about_limits(change: Change) -> bool:
+    return bool(change.asks or change.gives_back) or change.keeps is not None
 
 
 def updates_of(changes: Sequence[Change]) -> list[tuple[tuple[str, ...], list[tuple[Any, ...]]]]:

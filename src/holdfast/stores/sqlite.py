@@ -16,24 +16,29 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import parse_qs
+from typing import Any
+from urllib.parse import parse_qs, quote
 
 from holdfast import failpoints
 from holdfast.errors import (
+    ArgumentError,
     EncodeError,
     StoreBusyError,
     StoreError,
     StoreFullError,
     StoreLostError,
+    StoreMovedError,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
-from holdfast.ports import Clock, Subscription, WorkerRow
+from holdfast.ports import Clock, Notifier, Store, Subscription, WorkerRow
 from holdfast.stores import locks
 from holdfast.stores.forks import gate
 from holdfast.stores.ground import Anchor, Anchors, Ground, identity
+from holdfast.stores.joining import JoinedNotifier, JoinedStore, driver_connection, no_transaction, wrong_kind
 from holdfast.stores.locks import LifeLock, Turnstile
 from holdfast.stores.shared import SqlStore
+from holdfast.stores.sqlite_guests import Joined, StepConnection
 
 logger = logging.getLogger("holdfast")
 BUSY_TIMEOUT = 30.0
@@ -42,6 +47,8 @@ WAL_LIMIT = 64 * 2**20
 _anchors = Anchors()
 _lost: dict[tuple[int, int], str] = {}
 """Databases that this process must not open again: SQLite still believes that it holds locks on them."""
+_of_a_step = threading.local()
+"""The file in which the step on this thread has a transaction open, whichever store of this process it came by."""
 _MOUNTS = Path("/proc/self/mounts")
 _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"}
 
@@ -49,8 +56,9 @@ _REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"}
 class _Connection:
     """A connection, the turnstile it writes through, and the files it stands on."""
 
-    def __init__(self, raw: sqlite3.Connection) -> None:
+    def __init__(self, raw: sqlite3.Connection, is_for_long: bool = True) -> None:
         self.raw = raw
+        self.is_for_long = is_for_long
         self.turnstile: Turnstile | None = None
         self._pid = os.getpid()
         self._anchor: Anchor | None = None
@@ -93,7 +101,9 @@ class _Connection:
 class SqliteStore(SqlStore):
     """`sqlite:///path/to/file.db`, a plain path, or `:memory:` for one process."""
 
-    def __init__(self, app: str, url: str, clock: Clock, *, timeout: float = BUSY_TIMEOUT) -> None:
+    def __init__(
+        self, app: str, url: str, clock: Clock, *, timeout: float = BUSY_TIMEOUT, as_it_is: bool = False
+    ) -> None:
         path, _, query = url.removeprefix("sqlite:///").partition("?")
         options = {key: values[-1] for key, values in parse_qs(query).items()}
         sync = options.pop("sync", "full")
@@ -117,7 +127,7 @@ class SqliteStore(SqlStore):
             self._check_place()
         with gate.using(self._file):
             try:
-                super().__init__(app, url if self.in_memory else self.path, clock)
+                super().__init__(app, url if self.in_memory else self.path, clock, as_it_is=as_it_is)
             except OSError as error:
                 self.close()
                 raise self._translate(error) from error
@@ -144,6 +154,8 @@ class SqliteStore(SqlStore):
     def _connect(self) -> _Connection:
         try:
             self._check_database()
+            if not self.in_memory and Path(self.path).exists() and not self._may_write():
+                return _Connection(self._connect_to_read(), is_for_long=False)  # permissions may change
             raw = sqlite3.connect(self.path, isolation_level=None, timeout=self._timeout, check_same_thread=False)
             connection = _Connection(raw)
             try:
@@ -160,6 +172,18 @@ class SqliteStore(SqlStore):
         except (sqlite3.Error, OSError) as error:
             raise self._translate(error) from error
         return connection
+
+    def _may_write(self) -> bool:
+        return os.access(self.path, os.W_OK) and os.access(Path(self.path).parent, os.W_OK)
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """For whoever may only look: without the files that writers have beside the database."""
+        address = f"file:{quote(self.path)}?mode=ro"
+        if not Path(f"{self.path}-wal").exists():  # nobody writes, and the index of a WAL could not be made here
+            address += "&immutable=1"
+        return sqlite3.connect(
+            address, uri=True, isolation_level=None, timeout=self._timeout, check_same_thread=False
+        )  # fmt: skip
 
     def _check_database(self) -> None:
         """That the file at this path is the one that was opened first, and one that may be opened."""
@@ -213,7 +237,13 @@ class SqliteStore(SqlStore):
                 is_sound = False
                 raise
             finally:
-                if is_sound and not self._is_closed and not self._is_lost and connection.is_ours():
+                if (
+                    is_sound
+                    and connection.is_for_long
+                    and not self._is_closed
+                    and not self._is_lost
+                    and connection.is_ours()
+                ):
                     self._idle.append(connection)
                 else:
                     connection.close()
@@ -251,6 +281,11 @@ class SqliteStore(SqlStore):
     def write(self, name: str, lasting: bool = True) -> Iterator[sqlite3.Connection]:
         """A transaction. Failpoints stand before and after its commit."""
         relaxed = not lasting and self._sync == "full" and not self.in_memory
+        if getattr(_of_a_step, "file", None) == self._file:
+            raise StoreBusyError(
+                f"{self.path}: this step has a transaction open, and would wait for itself; say connection=transaction() for "
+                "what it starts, sends or emits, or do it before transaction() is called"
+            )
         try:
             with self._borrow() as connection:
                 if connection.turnstile is not None:
@@ -288,6 +323,38 @@ class SqliteStore(SqlStore):
             raise StoreUnavailableError(
                 f"{self.path}: process {os.getpid()} was forked inside a transaction, which only its parent can commit"
             )
+
+    # -- transactions of others, and of steps
+
+    def join(self, connection: object) -> tuple[Store, Notifier]:
+        """By a connection to the same file. Nobody can be told when its transaction ends: the next sweep finds what there
+        is."""
+        raw = driver_connection(connection)
+        if isinstance(raw, StepConnection):
+            return JoinedStore(self, raw.driver, self._translated), JoinedNotifier()
+        if not isinstance(raw, sqlite3.Connection):
+            raise wrong_kind(raw, "a sqlite3.Connection")
+        begins_by_itself = raw.isolation_level is not None and getattr(raw, "autocommit", -1) == -1
+        if not raw.in_transaction and not begins_by_itself:
+            raise no_transaction("execute BEGIN IMMEDIATE first")
+        (path,) = [file for _, name, file in raw.cursor().execute("PRAGMA database_list") if name == "main"]
+        if self.in_memory or not path or os.path.realpath(path) != self.path:
+            raise ArgumentError(
+                f"the connection leads to {path or 'a database in memory'}, and runs are kept in {self.url}: one transaction "
+                "can't be about both; keep your tables in that file, or start the run after your commit"
+            )
+        return JoinedStore(self, Joined(raw), self._translated), JoinedNotifier()
+
+    @contextlib.contextmanager
+    def step_write(self) -> Iterator[tuple[sqlite3.Connection, Any]]:
+        with self.write("transaction") as db:
+            _of_a_step.file = self._file
+            try:
+                yield db, StepConnection(db)
+                if not db.in_transaction:
+                    raise StoreError(f"{self.path}: the step has ended its transaction itself; leave that to Holdfast")
+            finally:
+                _of_a_step.file = None
 
     def close(self) -> None:
         self._is_closed = True
@@ -402,6 +469,8 @@ class SqliteStore(SqlStore):
                 f"{self.path} was locked by another program for {self._timeout:g} s ({text}); close whatever has it "
                 "open in a transaction"
             )
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_TRIGGER:  # of our own, see copying.py
+            return StoreMovedError(text)
         if code == sqlite3.SQLITE_CANTOPEN:
             return StoreUnavailableError(f"{self.path} can't be opened ({text}); check the path and its permissions")
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):

@@ -13,7 +13,7 @@ from holdfast.ports import Backlog, Notes, RecordedEvent, RunRow
 from holdfast.stores.queries import SqlQuery
 
 KEPT = 1_000
-KEPT_FOR = 60 * 1_000_000
+KEPT_FOR = 15 * 1_000_000
 """How many notes are kept for those who are slow, and for how long."""
 _decoder = msgspec.json.Decoder(Notes)
 
@@ -43,6 +43,7 @@ class TelemetryTables(SqlQuery):
                 db.execute(self._q["watch"], {"id": watcher, "app": self.app, "until": until})
             else:
                 db.execute(self._q["watch_no_more"], {"id": watcher, "now": now})
+                db.execute(self._q["forget_published"], {"before": 0, "long_ago": now - KEPT_FOR})
 
     def is_watched(self) -> bool:
         with self.read() as db:

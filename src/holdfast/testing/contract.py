@@ -21,9 +21,11 @@ import msgspec
 
 from holdfast.errors import EncodeError, Fenced, StoreError
 from holdfast.ports import (
+    Answer,
     AttemptReport,
     Change,
     Claimed,
+    DataSpan,
     Delivery,
     Emission,
     EndedAttempt,
@@ -45,6 +47,7 @@ from holdfast.ports import (
     WorkerRow,
 )
 from holdfast.telemetry.clock import LamportClock
+from holdfast.testing.limit_contract import LimitContract
 
 SECOND = 1_000_000
 LEASE = 10 * SECOND
@@ -82,7 +85,7 @@ def record(seq: int, kind: str = "Thing", payload: bytes = b"") -> Record:
     return Record(seq, kind, "", "", 0, 1, "w", seq, payload or b'{"seq":%d}' % seq)
 
 
-class StoreContract:
+class StoreContract(LimitContract):
     """Tests of the Store port, for every backend the same."""
 
     @functools.cached_property
@@ -358,6 +361,34 @@ class StoreContract:
         assert raised(EncodeError, store.post, Message(run_id="r", kind="\ud800"))
         assert len(store.payloads("r")) == 1
         assert len(store.runs(RunQuery())) == 1
+
+    def test_a_nul_in_an_id_a_name_or_a_key_is_refused_and_nothing_written(self, store: Store) -> None:
+        """Not every database can hold it, and what works on one has to work on all."""
+        row, bad = self.owned(store), "a\0b"
+        news = self.emission("Paid", "k")
+        news.key = bad
+        changes = [
+            Change(no=row.no, children=[self.new(bad)]),
+            Change(no=row.no, children=[self.new("x", workflow=bad)]),
+            Change(no=row.no, messages=[Message(run_id="r", kind=bad)]),
+            Change(no=row.no, messages=[Message(run_id="r", kind="hook", dedupe=bad)]),
+            Change(no=row.no, attributes=[(bad, "1", b"1")]),
+            Change(no=row.no, attributes=[("hook", bad, b"1")]),
+            Change(no=row.no, signals=[Subscription(event=bad, cmd="1")]),
+            Change(no=row.no, signals=[news]),
+        ]
+        for change in changes:
+            assert raised(EncodeError, store.commit, "w1", [change], 0, NAMES), change
+        assert raised(EncodeError, store.create, self.new("x", workflow=bad))
+        assert raised(EncodeError, store.create, self.new("x", attributes=[("hook", bad, b"")]))
+        assert raised(EncodeError, store.post, Message(run_id="r", kind="hook", dedupe=bad))
+        assert raised(EncodeError, self.worker, store, bad)
+        assert raised(
+            EncodeError, store.save_schedules, [ScheduleChange(row=ScheduleRow(name=bad, workflow="w", spec=b""))]
+        )
+        assert [found.id for found in store.runs(RunQuery())] == ["r"]
+        assert store.letters("w1") == []
+        assert [worker.id for worker in store.workers()] == ["w1"]
 
     def test_a_time_beyond_all_times_is_never(self, store: Store) -> None:
         row = self.owned(store)
@@ -637,6 +668,64 @@ class StoreContract:
         assert [found.id for found in store.runs(RunQuery(data={"a": "2"}))] == ["r"]
         assert store.runs(RunQuery(data={"a": "1"})) == []
         assert store.runs(RunQuery(data={"a": "2", "b": '"other"'})) == []
+
+    def test_a_request_is_taken_once_and_its_first_answer_stands(self, store: Store) -> None:
+        row = self.owned(store)
+        asked = Message(run_id="r", kind="ask", body=b"1", request="q")
+        assert store.post(asked).kept
+        assert not store.post(asked).kept
+        assert store.answer("r", "q") is None
+        (letter,) = store.letters("w1")
+        self.change(store, row, consumed=[letter.id], answers=[Answer("q", 3, b'{"answer":1}')])
+        self.change(store, row, answers=[Answer("q", 4, b'{"answer":2}'), Answer("unasked", 5, b"{}")])
+        assert store.answer("r", "q") == b'{"answer":1}'
+        assert store.answer("r", "unasked") is None
+        assert not store.post(asked).kept
+        assert store.letters("w1") == []
+
+    def test_a_run_is_created_with_messages_in_its_inbox(self, store: Store) -> None:
+        asked = Message(run_id="r", kind="ask", body=b"1", request="q")
+        assert store.create(self.new(messages=[asked])) is None
+        assert store.create(self.new(messages=[asked])) is not None
+        self.worker(store)
+        (claimed,) = self.claim(store)
+        assert [letter.body for letter in claimed.letters] == [b"1"]
+
+    def test_what_is_forgotten_of_a_history_is_gone_with_its_answers(self, store: Store) -> None:
+        row = self.owned(store)
+        for request in ("old", "new"):
+            store.post(Message(run_id="r", kind="ask", request=request))
+        self.change(
+            store, row, records=[record(2), record(3)], answers=[Answer("old", 2, b"1"), Answer("new", 3, b"2")]
+        )
+        self.change(store, row, records=[record(4)], forget_before=3, columns={"base_seq": 4})
+        assert len(store.payloads("r")) == 2
+        assert (store.answer("r", "old"), store.answer("r", "new")) == (None, b"2")
+        assert store.post(Message(run_id="r", kind="ask", request="old")).kept
+
+    def test_who_sends_to_a_run_that_has_ended_is_told_if_wanted(self, store: Store) -> None:
+        row = self.owned(store)
+        self.leave(store, self.owned(store, "ended"), Status.SUCCESS)
+        back = Message(run_id="r", kind="undelivered", body=b"lost")
+        for target in ("ended", "nobody"):
+            told = Message(run_id=target, kind="hook", if_gone=back, or_ended=True)
+            untold = Message(run_id=target, kind="hook", if_gone=None)
+            self.change(store, row, messages=[told, untold])
+        self.change(store, row, messages=[Message(run_id="ended", kind="hook", if_gone=back)])
+        assert [letter.body for letter in store.letters("w1")] == [b"lost", b"lost"]
+
+    def test_data_is_found_between_two_values(self, store: Store) -> None:
+        for run_id, value in (("a", "N1"), ("b", "N2"), ("c", "N3"), ("d", "S2")):
+            store.create(self.new(run_id, attributes=[("data.v", value, b"x")]))
+
+        def found(**span: Any) -> list[str]:
+            return sorted(row.id for row in store.runs(RunQuery(spans=[DataSpan(key="v", **span)])))
+
+        assert found(low="N", high="O") == ["a", "b", "c"]
+        assert found(low="N1", high="N3") == ["a", "b"]
+        assert found(low="N1", high="N3", above=True, upto=True) == ["b", "c"]
+        assert found(low="N3", high="O", others=(DataSpan(key="v", low="S", high="T"),)) == ["c", "d"]
+        assert store.runs(RunQuery(spans=[DataSpan(key="w", low="N", high="O")])) == []
 
     def test_an_attribute_dropped_and_set_in_one_change_is_set(self, store: Store) -> None:
         row = self.owned(store)
@@ -1554,7 +1643,7 @@ class StoreContract:
         assert store.bury("w1") == ["x1"]
         lost = store.lost_attempts(10)
         assert [(one.token, one.worker) for one in lost] == [("t1", "x1"), ("t2", "x1")]
-        assert [one.token for one in store.lost_attempts(1)] == ["t1"]
+        assert len(store.lost_attempts(1)) == 1
         assert store.end_attempts("x1", [self.ended("t1")]) == {"t1"}, "an engine ends it in its name"
         assert [one.token for one in store.lost_attempts(10)] == ["t2"]
         assert store.end_attempts("x1", [self.ended("t1")]) == set(), "the worker itself comes too late"

@@ -16,8 +16,10 @@ from typing import Any
 
 from holdfast.errors import Fenced
 from holdfast.ports import (
+    Ask,
     Change,
     EndedAttempt,
+    LimitRow,
     Message,
     NewAttempt,
     NewRun,
@@ -36,15 +38,17 @@ PATIENCE = 30.0
 
 class Scene:
     """Runs in every state, two workers, and the operations that may meet there. `number` keeps it apart from others. With
-    `attempts` there are some of a run, and two executors."""
+    `attempts` there are some of a run, and two executors; with `limits` steps wait for a slot that is free."""
 
-    def __init__(self, stores: tuple[Any, Any], clock: MovableClock, number: int, attempts: bool = False) -> None:
+    def __init__(
+        self, stores: tuple[Any, Any], clock: MovableClock, number: int, attempts: bool = False, limits: bool = False
+    ) -> None:
         self.one, self.two = stores
         self.clock = clock
         for store in stores:
             store.app = f"orders{number}"
         self.w1, self.w2, self.w3 = (f"w{i}-{number}" for i in (1, 2, 3))
-        self.claimed: list[tuple[str, list[bytes]]] = []
+        self.claimed: list[tuple[str, int, list[bytes]]] = []
         self._register(self.one, self.w1)
         self._register(self.two, self.w2)
         self.one.create(self.new("mine"))
@@ -60,6 +64,12 @@ class Scene:
         self.is_dropped = False
         if attempts:
             self._ask(number)
+        self.limits = limits
+        if limits:
+            self.one.declare_limits([LimitRow(name=LIMIT, concurrency=1)])
+            self.one.commit(self.w1, [Change(no=self.mine.row.no, asks=_asks("a", "b", "c", "d"))], 0, NAMES)
+            self.one.serve(self.w1, LIMIT, None)
+            self.one.commit(self.w1, [Change(no=self.mine.row.no, gives_back=["a"])], 0, NAMES)
 
     def _ask(self, number: int) -> None:
         self.x1, self.x2 = f"x1-{number}", f"x2-{number}"
@@ -89,7 +99,7 @@ class Scene:
 
     def _claim(self, store: Store, worker: str) -> None:
         for claimed in store.commit(worker, [], 10, NAMES).claimed:
-            self.claimed.append((claimed.row.id, claimed.payloads))
+            self.claimed.append((claimed.row.id, claimed.row.no, claimed.payloads))
 
     # -- what may meet; `store` is that of whoever does it
 
@@ -170,6 +180,19 @@ class Scene:
     def _end(self, token: str, how: str) -> EndedAttempt:
         return EndedAttempt(token, Message(run_id="mine", kind="outcome", body=how.encode(), dedupe=f"outcome:{token}"))
 
+    # -- what may meet where something is limited
+
+    def gives_way(self, store: Store) -> None:
+        """The first no longer waits, and another comes."""
+        change = Change(no=self.mine.row.no, gives_back=["b"], asks=_asks("e"))
+        store.commit(self.w1, [change], 0, NAMES)
+
+    def serves(self, store: Store) -> None:
+        store.serve(self.w1, LIMIT, None)
+
+    def serves_too(self, store: Store) -> None:
+        store.serve(self.w2, LIMIT, [""])
+
     # -- what holds in the end
 
     def check(self) -> None:
@@ -180,10 +203,15 @@ class Scene:
             assert row.owner is None or row.owner in workers, f"{row.id} belongs to {row.owner}, who is gone"
             seqs = [payload for payload in store.payloads(row.id)]
             assert seqs == [b'{"seq":%d}' % (i + 1) for i in range(len(seqs))], f"the history of {row.id} has gaps"
-        names = [run for run, _ in self.claimed]
+        if self.limits:
+            store.serve(self.w2, LIMIT, [""])
+            (use,) = store.limits(1)
+            assert use.in_use == 1, f"{use.in_use} have a slot, {use.waiting} wait, and there is one"
+        names = [run for run, _, _ in self.claimed]
         assert len(names) == len(set(names)), f"claimed twice: {names}"
-        for run, payloads in self.claimed:
+        for run, no, payloads in self.claimed:
             assert run in rows, f"{run} was claimed, and deleted"
+            assert rows[run].no == no, f"{run} was claimed, and replaced by another"
             assert payloads == store.payloads(run), f"{run} was claimed with an old history"
         assert len(self.pulled) == len(set(self.pulled)), f"attempts claimed twice: {self.pulled}"
         assert len(self.ended) == len(set(self.ended)), f"attempts ended twice: {self.ended}"
@@ -198,14 +226,30 @@ OPERATIONS: list[Operation] = [
     Scene.claims, Scene.claims_too, Scene.commits, Scene.starts_the_same, Scene.hands_over, Scene.expires, Scene.leaves,
     Scene.joins, Scene.posts, Scene.deletes, Scene.replaces, Scene.collects,
 ]  # fmt: skip
-ITS_OWN = {Scene.claims, Scene.commits, Scene.hands_over, Scene.leaves, Scene.drops, Scene.withdraws}
+ITS_OWN = {
+    Scene.claims, Scene.commits, Scene.hands_over, Scene.leaves, Scene.drops, Scene.withdraws, Scene.gives_way, Scene.serves,
+}  # fmt: skip
 WITH_ATTEMPTS: list[Operation] = [
     Scene.pulls, Scene.takes_one, Scene.pulls_too, Scene.ends, Scene.loses, Scene.drops, Scene.withdraws,
 ]  # fmt: skip
 FIRST_WITH_ATTEMPTS: list[Operation] = [Scene.takes_one, Scene.ends, Scene.loses, Scene.drops]
 BESIDE_ATTEMPTS: list[Operation] = [Scene.hands_over, Scene.expires, Scene.leaves]
 """What else takes hold of the same rows."""
+WITH_LIMITS: list[Operation] = [Scene.gives_way, Scene.serves, Scene.serves_too]
+BESIDE_LIMITS: list[Operation] = [Scene.claims_too, Scene.expires, Scene.leaves]
+LIMIT = "one-at-a-time"
 _numbers = itertools.count(1)
+
+
+def _asks(*cmds: str) -> list[Ask]:
+    return [Ask(cmd=cmd, token=cmd, lines=[(LIMIT, "", "")], letter=b"{}") for cmd in cmds]
+
+
+def _beside(first: Operation) -> list[Operation]:
+    """What may meet an operation."""
+    if first in WITH_LIMITS:
+        return [*WITH_LIMITS, *BESIDE_LIMITS]
+    return [*WITH_ATTEMPTS, *BESIDE_ATTEMPTS] if first in WITH_ATTEMPTS else OPERATIONS
 
 
 class Stopped:
@@ -285,7 +329,7 @@ class RaceContract:
         return 0
 
     def _overtake(self, stores: tuple[Any, Any], first: Operation) -> None:
-        for second in [*WITH_ATTEMPTS, *BESIDE_ATTEMPTS] if first in WITH_ATTEMPTS else OPERATIONS:
+        for second in _beside(first):
             if {first, second} <= ITS_OWN:
                 continue  # a worker does one thing at a time
             for at in range(1, self.statements + 1):
@@ -299,7 +343,7 @@ class RaceContract:
         second: Operation,
         at: int,
     ) -> bool:
-        scene = Scene(stores, self.clock, next(_numbers), attempts=first in WITH_ATTEMPTS)
+        scene = Scene(stores, self.clock, next(_numbers), attempts=first in WITH_ATTEMPTS, limits=first in WITH_LIMITS)
         stopped = Stopped(stores[0], at)
         errors: list[BaseException] = []
 
@@ -349,5 +393,5 @@ def _test(first: Operation) -> Callable[[RaceContract, Any], None]:
     return test
 
 
-for _operation in [*OPERATIONS, *FIRST_WITH_ATTEMPTS]:
+for _operation in [*OPERATIONS, *FIRST_WITH_ATTEMPTS, *WITH_LIMITS]:
     setattr(RaceContract, f"test_one_that_{_operation.__name__}_may_be_overtaken", _test(_operation))

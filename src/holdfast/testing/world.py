@@ -28,7 +28,7 @@ from holdfast.durations import Duration, to_us
 from holdfast.engine.engine import Engine
 from holdfast.engine.host import Host
 from holdfast.engine.programs import program_for
-from holdfast.engine.records import RunOptions
+from holdfast.engine.run import read_options
 from holdfast.engine.settings import Settings
 from holdfast.errors import ArgumentError, ContinueAsNew, NondeterminismError
 from holdfast.executors.local import LocalExecutor
@@ -96,6 +96,7 @@ class TestApp:
             self.clock,
             surroundings=surroundings,
             keep_logs=app.keep_logs,
+            transact=self.store.transaction,
             instruments=app.instruments,
         )
         settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
@@ -240,10 +241,9 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
     """Feed a history to an app's code, strictly. The code's end has to be the history's."""
     run_id = row.id
     base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
-    execution = Execution(run_id, program_for(app, row.workflow, RunOptions()), app.codec, Greenlets())
+    execution = Execution(run_id, program_for(app, row.workflow, read_options(row)[0]), app.codec, Greenlets())
     execution.app, execution.secret, execution.strict = app.name, secret, True
     execution.run_no, execution.same_build = row.no, True
-    execution.hook_models = app.hook_models
     execution.parent_id, execution.root_id = row.parent_id, row.root_id or run_id
     recorded = history[-1]
     try:

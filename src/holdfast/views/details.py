@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
-from holdfast.ports import FINAL, Query, RunQuery, RunRow
+from holdfast.ports import FINAL, AttemptRow, Place, Query, RunQuery, RunRow, StreamRow, WorkerRow
+from holdfast.views.reading import MOST_CHILDREN
 from holdfast.views.steps import StepView, steps_of, with_attempts
 from holdfast.views.summaries import (
     hook_summaries,
@@ -30,8 +31,25 @@ def read_outcome(store: Query, row: RunRow, reader: PlainReader) -> dict[str, An
     return outcome_summary(row, ev.from_json(payloads[-1]) if payloads else None, reader)
 
 
+class RunSource(Protocol):
+    """What is asked of a store about one run."""
+
+    def now(self) -> int: ...
+    def workers(self) -> list[WorkerRow] | None: ...
+    def attempts(self, run_id: str) -> list[AttemptRow]: ...
+    def places(self, run_id: str) -> list[Place]: ...
+    def data(self, run_id: str) -> dict[str, bytes]: ...
+    def attributes(self, run_id: str, key: str) -> dict[str, bytes]: ...
+    def runs(self, query: RunQuery) -> list[RunRow]: ...
+    def orders(self, run_id: str) -> list[str]: ...
+    def stream(self, run_id: str, after: int, limit: int) -> list[StreamRow]: ...
+    def payloads(
+        self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None
+    ) -> list[bytes]: ...
+
+
 def read_details(
-    store: Query,
+    store: RunSource,
     row: RunRow,
     reader: PlainReader,
     max_attempts: Mapping[str, int] | None = None,
@@ -50,8 +68,9 @@ def read_details(
     progress = store.attributes(row.id, "progress")
     logs = log_summaries(store.attributes(row.id, "logs"), reader)
     attempts = store.attempts(row.id)
-    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, attempts)
-    children = [child.id for child in reversed(store.runs(RunQuery(parent=row.id, limit=1000)))]
+    places = store.places(row.id) if row.limited and row.status not in FINAL else []
+    reason = why(row, now, events, store.workers(), max_attempts, reader, steps, attempts, places)
+    children = {child.id: child for child in reversed(store.runs(RunQuery(parent=row.id, limit=MOST_CHILDREN)))}
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
     input = beginnings[-1].input if beginnings else None
     return {
@@ -65,6 +84,9 @@ def read_details(
         "unclaimed": unclaimed_summaries(unclaimed(events), reader),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
-        "steps": [step_summary(view, reader, progress, logs) for view in with_attempts(steps, attempts)[:most_steps]],
-        "children": children,
+        "steps": [
+            step_summary(view, reader, progress, logs, children.get(view.child_id))
+            for view in with_attempts(steps, attempts)[:most_steps]
+        ],
+        "children": list(children)[:1000],
     }

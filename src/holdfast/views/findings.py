@@ -177,7 +177,7 @@ def _stuck(seen: Snapshot) -> Iterator[Finding]:
     for reason, rows in groups.items():
         many = f"{len(rows)} runs are" if len(rows) > 1 else f"run {rows[0].id} is"
         yield Finding(
-            check="stuck", level="bad", text=f"{many} stuck: {reason}", remedy="once that is mended",
+            check="stuck", level="bad", text=f"{many} stuck: {reason}", remedy="once that is corrected",
             command=("runs", "resume", rows[0].id), items=_ids(rows) if len(rows) > 1 else [], facts=_facts(rows, seen),
         )  # fmt: skip
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from holdfast.ports import Backlog, Query, RunQuery
+from holdfast.core.definitions import DEFAULT_QUEUE
+from holdfast.ports import Backlog, LimitUse, Query, QueueRow, RunQuery
 from holdfast.telemetry.instruments import Instruments
 from holdfast.telemetry.metrics import Gauges, Metrics, Readings
 
@@ -59,10 +61,24 @@ def add_store_gauges(metrics: Gauges, store: Query) -> None:
         now = store.now()
         return {(): sum(worker.lease_until >= now for worker in store.workers())}
 
+    def queues(read: Callable[[QueueRow], float]) -> Callable[[], Readings]:
+        return lambda: {(row.queue or DEFAULT_QUEUE,): read(row) for row in store.queues()}
+
+    def oldest(row: QueueRow) -> float:
+        return 0.0 if row.since is None else max(0, store.now() - row.since) / 1_000_000
+
+    def limits(read: Callable[[LimitUse], float]) -> Callable[[], Readings]:
+        return lambda: {(use.limit.name,): read(use) for use in store.limits(0)}
+
     add = metrics.gauge
     add("holdfast_runs", "Runs by status.", ["status"], statuses)
     add("holdfast_runs_parked", "Runs that wait outside of memory.", [], lambda: {(): backlog().parked})
     add("holdfast_runs_due", "Runs that are due, and no worker has taken.", [], lambda: {(): backlog().due})
     add("holdfast_runs_due_seconds", "For how long the first of them is due.", [], late)
     add("holdfast_inbox_depth", "Messages that wait in inboxes.", [], lambda: {(): backlog().inbox})
+    add("holdfast_queue_waiting", "Attempts that nobody has claimed.", ["queue"], queues(lambda row: row.waiting))
+    add("holdfast_queue_claimed", "Attempts that are executed elsewhere.", ["queue"], queues(lambda row: row.claimed))
+    add("holdfast_queue_wait_seconds", "For how long the first attempt of a queue waits.", ["queue"], queues(oldest))
+    add("holdfast_limit_used", "Slots of a limit that are in use.", ["limit"], limits(lambda use: use.in_use))
+    add("holdfast_limit_waiting", "Those that wait for a slot.", ["limit"], limits(lambda use: use.waiting))
     add("holdfast_workers", "Workers that are alive.", [], alive)

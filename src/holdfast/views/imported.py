@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core import events as ev
 from holdfast.errors import ArgumentError
-from holdfast.ports import AttemptRow, RunQuery, RunRow, Status, StreamRow, WorkerRow
+from holdfast.ports import AttemptRow, Place, RunQuery, RunRow, Status, StreamRow, WorkerRow
 from holdfast.views.statuses import statuses_of
 
 ID = "imported"
@@ -65,6 +65,9 @@ class ImportedRun:
         return []
 
     def attempts(self, run_id: str) -> list[AttemptRow]:
+        return []
+
+    def places(self, run_id: str) -> list[Place]:
         return []
 
     def runs(self, query: RunQuery) -> list[RunRow]:

@@ -11,6 +11,7 @@ from holdfast.views.values import PlainReader
 FOLLOWED = 20
 """How many children of a run are looked into; of the others the parent's own history says enough."""
 
+MOST_CHILDREN = 100_000
 MAX_DEPTH = 20
 
 
@@ -59,14 +60,17 @@ class RunTree:
         last = run.events[-1].seq if run.events else row.base_seq - 1
         run.events += [ev.from_json(payload) for payload in self.store.payloads(row.id, last)]
         run.progress = self.store.attributes(row.id, "progress")
-        children = self._children(row.id) if depth < MAX_DEPTH else []
+        children, others = self._children(row.id) if depth < MAX_DEPTH else ([], [])
         run.child_ids = [child.id for child in children]
+        run.others = {child.id: child for child in others}
         for child in children:
             self._read(child, depth + 1)
-        run.complete = row.status in FINAL and all(self._runs[id].complete for id in run.child_ids)
+        over = all(self._runs[id].complete for id in run.child_ids) and all(row.status in FINAL for row in others)
+        run.complete = row.status in FINAL and over
 
-    def _children(self, run_id: str) -> list[RunRow]:
-        """Those to look into, oldest first: all if they aren't many, else rather those that still do something."""
-        rows = self.store.runs(RunQuery(parent=run_id, limit=10 * self._followed))
-        chosen = sorted(rows, key=lambda row: row.status in FINAL)[: self._followed]
-        return sorted(chosen, key=lambda row: row.no)
+    def _children(self, run_id: str) -> tuple[list[RunRow], list[RunRow]]:
+        """Those to look into, oldest first, and the others: all if they aren't many, else rather those that still do
+        something."""
+        rows = self.store.runs(RunQuery(parent=run_id, limit=MOST_CHILDREN))
+        by_need = sorted(rows, key=lambda row: row.status in FINAL)
+        return sorted(by_need[: self._followed], key=lambda row: row.no), by_need[self._followed :]

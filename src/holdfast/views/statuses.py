@@ -30,6 +30,10 @@ def statuses_of(history: Iterable[ev.Event], row: RunRow) -> list[StatusChange]:
             changes.append(StatusChange(Status.PENDING, event.ts, by=event.by))
             if row.started_at is not None:
                 changes.append(StatusChange(Status.RUNNING, row.started_at))
+        elif isinstance(event, ev.ContinuedAsNew) and not changes:
+            # Of a run that lives for long, earlier generations of the history may be gone.
+            changes.append(StatusChange(Status.PENDING, row.created_at))
+            changes.append(StatusChange(Status.RUNNING, row.started_at or event.ts))
         elif isinstance(event, ev.AttemptFailed):
             changes.append(StatusChange(Status.RETRY, event.ts, event.error))
             changes.append(StatusChange(Status.PENDING, event.retry_at))

@@ -68,8 +68,13 @@ def event_summary(payload: bytes, reader: PlainReader, clocks: Mapping[int, int]
 
 
 def step_summary(
-    view: StepView, reader: PlainReader, progress: Mapping[str, bytes], logs: Sequence[Mapping[str, Any]]
+    view: StepView,
+    reader: PlainReader,
+    progress: Mapping[str, bytes],
+    logs: Sequence[Mapping[str, Any]],
+    child: RunRow | None = None,
 ) -> dict[str, Any]:
+    """`child` is the run that it is, if it is one and that is there: its parent's history doesn't tell what it does."""
     shown = progress.get(view.cmd)
     return {
         "name": view.name,
@@ -85,6 +90,8 @@ def step_summary(
         "retry_at": iso(view.retry_at),
         "worker": view.worker,
         "child_run_id": view.child_id or None,
+        "child_status": None if child is None else child.status,
+        "child_reason": "" if child is None else child.reason,
         "reused": view.reused,
         "undoes": view.undoes or None,
         "key": view.key or None,

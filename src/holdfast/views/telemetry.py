@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.core import events as ev
 from holdfast.core.reports import step_id
 from holdfast.ports import Notes, Query, RecordedEvent, RunNote, RunRow
@@ -36,16 +38,17 @@ class Begun:
         self._attempts: dict[tuple[str, int], None] = {}
 
     def is_news(self, event: Mapping[str, Any]) -> bool:
-        kind = event.get("type")
+        kind, id, attempt = (event.get(name) for name in ("type", "id", "attempt"))
+        if not isinstance(id, str) or not isinstance(attempt, int):
+            return True  # somebody's own event
         if kind == "step-started":
-            key = (event["id"], event["attempt"])
-            if key in self._attempts:
+            if (id, attempt) in self._attempts:
                 return False
-            self._attempts[key] = None
+            self._attempts[id, attempt] = None
             if len(self._attempts) > REMEMBERED:
                 del self._attempts[next(iter(self._attempts))]
         elif kind in ENDS_OF_ATTEMPTS:
-            self._attempts.pop((event["id"], event["attempt"]), None)
+            self._attempts.pop((id, attempt), None)
         return True
 
 
@@ -71,7 +74,10 @@ def events_of(
 def history_events(row: RunRow, record: RecordedEvent, worker: str, reader: PlainReader) -> Iterator[dict[str, Any]]:
     """An event of a history as telemetry events. `worker` is who has written it. A short step's start is told by its
     outcome: it comes right before, with the number that a commit leaves free for it."""
-    event = ev.from_json(record.payload)
+    try:
+        event = ev.from_json(record.payload)
+    except msgspec.DecodeError:  # a kind that only a newer version knows
+        return
     if event.kind in STEP_KINDS:
         yield from _step(row, record, event, worker, reader)
     elif event.kind in RUN_KINDS:
@@ -98,7 +104,7 @@ def _step(row: RunRow, record: RecordedEvent, event: Any, worker: str, reader: P
         "parent_id": row.id, "root_id": row.root_id or row.id, "attempt": getattr(event, "attempt", 1) or 1,
         "worker": by, "origin": by,
     }  # fmt: skip
-    if started and kind != "started":
+    if started and kind != "started" and by == worker:  # another worker tells it itself: its clock is not known here
         yield {"type": "step-started", "clock": record.clock - 1, "timestamp": started / SECOND, **common}
     at = started if kind == "started" and started else record.ts
     said: dict[str, Any] = {"type": f"step-{kind}", "clock": record.clock, "timestamp": at / SECOND, **common}
@@ -121,5 +127,5 @@ def _of_run(row: RunRow, kind: str, ts: int, clock: int, origin: str) -> dict[st
 
 
 def _noted(row: RunRow, note: RunNote, worker: str) -> dict[str, Any]:
-    said = _of_run(row, note.kind, note.ts, note.clock, worker)
+    said = _of_run(row, note.kind, note.ts, note.clock, worker) | {"attempt": note.attempt}
     return said | ({"reason": note.reason} if note.reason else {})

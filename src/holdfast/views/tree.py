@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import bisect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,12 +19,14 @@ from holdfast.views.why import waiting_text, why
 
 
 class KnownRun(msgspec.Struct):
-    """What was read of one run. `child_ids` are those of the runs that are looked into."""
+    """What was read of one run. `child_ids` are those of the runs that are looked into; of the others there are the rows,
+    in `others`."""
 
     row: RunRow
     events: list[ev.AnyEvent] = []
     progress: dict[str, bytes] = {}
     child_ids: list[str] = []
+    others: dict[str, RunRow] = {}
     complete: bool = False
 
 
@@ -42,6 +45,7 @@ class TreeNode(msgspec.Struct, frozen=True):
     progress: dict[str, Any] | None = None
     children: list[TreeNode] = []
     forked_from: str = ""
+    is_heading: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -50,7 +54,9 @@ class TreeNode(msgspec.Struct, frozen=True):
     def steps(self) -> Iterator[tuple[str, TreeNode]]:
         """All steps below, each with the id of its run."""
         for child in self.children:
-            if child.children or child.run_id:
+            if child.is_heading:
+                yield from ((self.run_id, step) if not run_id else (run_id, step) for run_id, step in child.steps())
+            elif child.children or child.run_id:
                 yield from child.steps()
             else:
                 yield self.run_id, child
@@ -80,21 +86,44 @@ def tree_of(runs: Mapping[str, KnownRun], run_id: str, now: int, reader: PlainRe
     views = steps_of(run.events)
     latest = {view.child_id: view for view in views}  # a retried child is asked for more than once
     found: dict[str, TreeNode] = {}  # by command, and by the name in a composition
+    attempts, attempt_of = _attempts(run, node)
     for view in views:
         if view.child_id in left and latest[view.child_id] is view:
             del left[view.child_id]
             child = tree_of(runs, view.child_id, now, reader)
             child = replace(child, name=view.key or child.name, reused=view.reused, undoes=view.undoes)
         else:
-            child = _step(view, run.progress.get(view.cmd), now, reader)
-        above = found.get(view.undoes) or found.get(view.part_of) or node
+            child = _step(view, run.progress.get(view.cmd), now, reader, run.others.get(view.child_id))
+        above = found.get(view.undoes) or found.get(view.part_of) or attempts.get(attempt_of(view)) or node
         above.children.append(child)
         found[view.cmd] = found[view.key or view.cmd] = child
     node.children.extend(tree_of(runs, child_id, now, reader) for child_id in left)
     return node
 
 
-def _step(view: StepView, progress: bytes | None, now: int, reader: PlainReader) -> TreeNode:
+def _attempts(run: KnownRun, node: TreeNode) -> tuple[dict[int, TreeNode], Callable[[StepView], int]]:
+    """A heading for each attempt of a run that was tried more than once, and which of them a step belongs to."""
+    begins = [event for event in run.events if isinstance(event, ev.AttemptStarted)]
+    if not begins:
+        return {}, lambda view: 0
+    first = begins[0].attempt - 1
+    seqs, ended = [event.seq for event in begins], node.ended_at
+    headings = {}
+    for number in range(first, first + len(begins) + 1):
+        is_last = number == first + len(begins)
+        end = ended if is_last else begins[number - first].ts
+        state = node.state if is_last else str(StepState.FAILURE)
+        headings[number] = TreeNode(name=f"attempt {number}", state=state, ended_at=end, children=[], is_heading=True)
+    node.children.extend(headings.values())
+    return headings, lambda view: first + bisect.bisect_right(seqs, view.cause or view.seq)
+
+
+def _step(view: StepView, progress: bytes | None, now: int, reader: PlainReader, row: RunRow | None = None) -> TreeNode:
+    if row is not None and view.ended_at is None:  # a child that is not looked into: its parent's history says less
+        return TreeNode(
+            name=view.key or view.name, state=row.status, run_id=row.id, attempt=row.attempt, started_at=row.started_at,
+            ended_at=row.finished_at, detail="" if Status(row.status).is_final else why(row, now).text, children=[],
+        )  # fmt: skip
     detail = view.reason if view.error is None else reader.error_text(view.error)
     if view.state == StepState.RETRY and view.retry_at is not None:
         detail = f"retry {until(view.retry_at, now)}; {detail}"

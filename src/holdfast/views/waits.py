@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.domain import Scalar
-from holdfast.ports import RunRow, Status, StepState
+from holdfast.ports import Place, RunRow, Status, StepState
 from holdfast.views.steps import StepView, steps_of
 
 _CUT = r" and \d+ more$"
 _REASON_ENDS = rf"(?=$|, |{_CUT})"
 
-WaitKind = Literal["step", "retry", "hook", "event", "child", "sleep", "timeout"]
+WaitKind = Literal["step", "retry", "limit", "hook", "event", "child", "sleep", "timeout"]
 
 
 class HookView(msgspec.Struct, kw_only=True, frozen=True):
@@ -43,7 +43,8 @@ class HookView(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Wait(msgspec.Struct, kw_only=True, frozen=True):
-    """One thing that a run waits for. `until` is when time ends the wait; `attempt` is that of a step."""
+    """One thing that a run waits for. `until` is when time ends the wait; `attempt` is that of a step; `place` is that in
+    the line of a limit, of which `name` and `key` are told."""
 
     kind: WaitKind
     name: str = ""
@@ -55,6 +56,7 @@ class Wait(msgspec.Struct, kw_only=True, frozen=True):
     worker: str = ""
     child_id: str = ""
     where: dict[str, Scalar] | None = None
+    place: int = 0
 
 
 def hooks_of(history: Iterable[ev.Event]) -> list[HookView]:
@@ -137,13 +139,22 @@ def open_hooks(history: Iterable[ev.Event], row: RunRow) -> list[HookView]:
     return [hook for i, hook in enumerate(found) if named[i] or i > last]
 
 
-def waits_of(history: Sequence[ev.Event], row: RunRow, steps: Sequence[StepView] | None = None) -> list[Wait]:
+def waits_of(
+    history: Sequence[ev.Event],
+    row: RunRow,
+    steps: Sequence[StepView] | None = None,
+    places: Sequence[Place] = (),
+) -> list[Wait]:
     """What a run waits for, as far as its history and its row tell: a step that was handed over a moment ago and a
-    timer that runs are in no history. Steps that execute come first, then retries, hooks, children and time."""
+    timer that runs are in no history. Steps that execute come first, then retries, slots of limits, hooks, children and
+    time."""
     if Status(row.status).is_final:
         return []
     steps = steps_of(history) if steps is None else steps
     found = [_wait_for(step) for step in steps if _is_waited_for(step)]
+    in_line = in_line_of(places)
+    lined_up = {wait.cmd for wait in in_line}
+    found = [wait for wait in found if wait.cmd not in lined_up] + in_line
     found += [
         Wait(
             kind="hook" if hook.where is None else "event", name=hook.name, cmd=hook.cmd,
@@ -159,7 +170,19 @@ def waits_of(history: Sequence[ev.Event], row: RunRow, steps: Sequence[StepView]
     return found
 
 
-_ORDER = ("step", "retry", "hook", "event", "child")
+def in_line_of(places: Sequence[Place]) -> list[Wait]:
+    """The slots of limits that are waited for."""
+    return [
+        Wait(
+            kind="limit", name=each.limit, cmd=each.cmd, key=each.key, since=each.asked_at, place=each.place,
+            until=each.next_at if each.place == 1 else None,
+        )
+        for each in places
+        if each.place
+    ]  # fmt: skip
+
+
+_ORDER = ("step", "retry", "limit", "hook", "event", "child")
 
 
 def _is_waited_for(step: StepView) -> bool:

@@ -10,16 +10,16 @@ import msgspec
 
 from holdfast.core import events as ev
 from holdfast.core.definitions import DEFAULT_QUEUE
-from holdfast.ports import AttemptRow, RunRow, Status, WorkerKind, WorkerRow
+from holdfast.ports import AttemptRow, Place, RunRow, Status, WorkerKind, WorkerRow
 from holdfast.views.steps import StepView
 from holdfast.views.times import ago, length, until
 from holdfast.views.values import PlainReader
-from holdfast.views.waits import Wait, waits_of
+from holdfast.views.waits import Wait, in_line_of, waits_of
 
 WhyKind = Literal[
     "ended", "diverged", "blocked", "crashing", "unknown_workflow", "paused", "not_yet", "retry", "no_worker", "worker_lost",
-    "worker", "running", "step", "step_retry", "queue", "unserved_queue", "hook", "event", "child", "sleep", "timeout",
-    "waiting",
+    "worker", "running", "step", "step_retry", "limit", "queue", "unserved_queue", "hook", "event", "child", "sleep",
+    "timeout", "waiting",
 ]  # fmt: skip
 NO_CODEC = PlainReader()
 NAMED = 5
@@ -44,10 +44,11 @@ def why(
     reader: PlainReader = NO_CODEC,
     steps: Sequence[StepView] | None = None,
     attempts: Sequence[AttemptRow] = (),
+    places: Sequence[Place] = (),
 ) -> Why:
     """Works with a row alone, and says more the more is given: the history, the workers of the app, how often each step
-    may be tried, what reads errors that are encrypted, and the run's attempts on other workers. `steps` are those of the
-    history, if they are known already."""
+    may be tried, what reads errors that are encrypted, the run's attempts on other workers, and the lines of limits that it
+    stands in. `steps` are those of the history, if they are known already."""
     status = Status(row.status)
     if status.is_final:
         return _ended(row, history, reader)
@@ -70,12 +71,29 @@ def why(
     nobody = _nobody(row, now, workers) or _elsewhere(now, attempts, workers)
     cancelled = _cancelled(history)
     if cancelled is not None and status in (Status.WAITING, Status.RUNNING):
-        return _still_there(cancelled, nobody or _under_way(row, now, history, max_attempts or {}, steps), now)
+        return _still_there(cancelled, nobody or _under_way(row, now, history, max_attempts or {}, steps, places), now)
+    if status in (Status.PENDING, Status.RETRY) and _is_in_line(row, places):
+        return nobody or _in_line(row, now, places)
     if status == Status.RETRY:
         return nobody or _between_attempts(row, now, history, reader)
     if status == Status.PENDING:
         return nobody or Why(kind="worker", text="waits for a worker", since=max(row.created_at, row.wake_at or 0))
-    return nobody or _under_way(row, now, history, max_attempts or {}, steps)
+    return nobody or _under_way(row, now, history, max_attempts or {}, steps, places)
+
+
+def _is_in_line(row: RunRow, places: Sequence[Place]) -> bool:
+    """Whether it has not begun because of a limit."""
+    return bool(in_line_of(places)) or (row.owner is None and row.wake_at is None and row.reason.startswith("limit "))
+
+
+def _in_line(row: RunRow, now: int, places: Sequence[Place]) -> Why:
+    waits = in_line_of(places)
+    if not waits:
+        return Why(
+            kind="limit", text=f"waiting to begin, for a slot of {row.reason}", details={"reasons": [row.reason]}
+        )
+    text = f"waiting to begin, for {', '.join(_named(wait, now, {}) for wait in waits)}"
+    return Why(kind="limit", text=text, since=waits[0].since, details={"waits": [_data(wait) for wait in waits]})
 
 
 def _cancelled(history: Sequence[ev.Event]) -> ev.CancelRequested | None:
@@ -212,12 +230,13 @@ def _under_way(
     history: Sequence[ev.Event],
     max_attempts: Mapping[str, int],
     steps: Sequence[StepView] | None,
+    places: Sequence[Place],
 ) -> Why:
     if row.status == Status.RUNNING and row.owner is None:  # its worker has stopped, and left it to others
         return Why(kind="worker", text="waits for a worker")
-    waits = waits_of(history, row, steps) if history else []
+    waits = waits_of(history, row, steps, places) if history else []
     if row.status == Status.RUNNING:
-        waits = [wait for wait in waits if wait.kind in ("step", "retry")] or waits
+        waits = [wait for wait in waits if wait.kind in ("step", "retry", "limit")] or waits
     if not waits:
         return _by_row(row, now)
     first = waits[0]
@@ -234,7 +253,7 @@ def _by_row(row: RunRow, now: int) -> Why:
     others = [reason for reason in reasons if reason not in ("sleep", "timeout")]
     kind: WhyKind = "sleep" if reasons == ["sleep"] else "waiting"
     begun: dict[str, WhyKind] = {
-        "retry of": "step_retry", "hook": "hook", "event": "event", "child": "child", "step": "step"
+        "retry of": "step_retry", "limit": "limit", "hook": "hook", "event": "event", "child": "child", "step": "step"
     }  # fmt: skip
     for word, found in begun.items():
         if others and others[0].startswith(f"{word} "):
@@ -284,11 +303,18 @@ def _named(wait: Wait, now: int, max_attempts: Mapping[str, int]) -> str:
     if wait.kind == "retry":
         left = f", in {length(wait.until - now)}" if wait.until is not None and wait.until > now else ""
         return f"retry of step {wait.name!r} ({_of(wait, max_attempts)}{left})"
+    if wait.kind == "limit":
+        key = f" (key {wait.key!r})" if wait.key else ""
+        return f"a slot of limit {wait.name!r}{key}, {_place(wait.place)}"
     if wait.kind == "child":
         return f"child {wait.child_id!r}"
     if wait.kind == "event":
         return f"event {wait.name!r}" + (f" where {wait.where}" if wait.where else "")
     return f"{wait.kind} {wait.name!r}" + (f" key {wait.key!r}" if wait.key else "")
+
+
+def _place(place: int) -> str:
+    return "next in line" if place == 1 else f"number {place} in line"
 
 
 def _data(wait: Wait) -> dict[str, Any]:

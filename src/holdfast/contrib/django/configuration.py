@@ -48,7 +48,7 @@ def read_configuration() -> Configuration:
 
 
 def configured_app() -> App:
-    """The app of this project, on the store that the settings name. HOLDFAST_STORE goes before them."""
+    """The app of this project, on the store that the settings name. HOLDFAST_STORE takes precedence over them."""
     configuration = read_configuration()
     module, _, name = configuration.target.partition(":")
     found = getattr(import_module(module), name, None)

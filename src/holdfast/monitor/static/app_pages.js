@@ -47,8 +47,11 @@ export function Workers() {
         <td data-label="Runs" class="right num">${each.runs}</td>
         <td data-label="Up since" class="soft nowrap"><${When} at=${each.started_at} /></td>
         <td data-label="Build" class="mono soft">${each.build}</td>
-        <td data-label="Knows" class="wide soft">${cut(each.names.join(", "), 200)}</td></tr>`)}</tbody></table></div>`
-    : html`<${Empty} title="No worker is alive">Nothing goes on until there is one: <code>holdfast -A module worker</code><//>`)}`;
+        <td data-label="Knows" class="wide soft">${cut((each.names.length ? each.names : each.steps).join(", "), 200)}${each.queues.length > 0 && html` ${each.queues.map((/** @type {string} */ queue) => html`<span class="tag">queue ${queue}</span> `)}`}</td></tr>`)}</tbody></table></div>`
+    : html`<${Empty} title="No worker is alive">Nothing goes on until there is one: <code>holdfast -A module worker</code><//>`)}
+    ${data?.queues.length > 0 && html`<h2 class="above">Queues</h2><div class="card"><table class="plain-rows"><thead><tr><th scope="col">Queue</th><th scope="col" class="right">Waiting</th><th scope="col">Since</th><th scope="col" class="right">Executing</th><th scope="col">Served</th></tr></thead>
+      <tbody>${data.queues.map((/** @type {any} */ each) => html`<tr key=${each.name}><td data-label="Queue" class="strong">${each.name}</td><td data-label="Waiting" class="right num">${each.waiting}</td><td data-label="Since" class="soft nowrap"><${Moment} at=${each.since} /></td><td data-label="Executing" class="right num">${each.claimed}</td>
+        <td data-label="Served">${each.served ? html`<span class="state good">by a live worker</span>` : html`<span class="state bad">by nobody</span>`}</td></tr>`)}</tbody></table></div>`}`;
 }
 
 export function Schedules() {

@@ -137,7 +137,7 @@ function EventPanel({ run, seq, choose, close, fork, mayFork }) {
     ${event && html`
       <dl class="facts narrow"><div><dt>At</dt><dd class="num">${precise(event.at)}</dd></div>${event.name && html`<div><dt>Name</dt><dd class="strong">${event.name}</dd></div>`}
         ${event.cmd && html`<div><dt>Command</dt><dd class="mono">${event.cmd}</dd></div>`}${event.detail.worker && html`<div><dt>Worker</dt><dd class="mono">${event.detail.worker}</dd></div>`}
-        ${event.detail.clock !== undefined && html`<div><dt>Clock</dt><dd class="num">${event.detail.clock}</dd></div>`}${event.detail.by && html`<div><dt>By</dt><dd>${event.detail.by}</dd></div>`}</dl>
+        ${event.clock > 0 && html`<div><dt>Clock</dt><dd class="num">${event.clock}</dd></div>`}${event.detail.by && html`<div><dt>By</dt><dd>${event.detail.by}</dd></div>`}</dl>
       <h3>Caused by</h3>${found.cause ? html`<${EventLink} event=${found.cause} choose=${choose} />` : html`<p class="faint">Nothing in this run.</p>`}
       <h3>What followed</h3>${found.followed.length ? html`<div class="event-links">${found.followed.map((/** @type {any} */ each) => html`<${EventLink} key=${each.seq} event=${each} choose=${choose} />`)}</div>${found.more > 0 && html`<p class="faint">and ${found.more} more</p>`}` : html`<p class="faint">The code asked for nothing because of it.</p>`}
       ${mayFork && html`<p class="buttons-left"><button class="small" onClick=${() => fork(seq)}>Fork from here…</button>${outcome && html` <button class="small" onClick=${() => fork(seq, seq)}>Fork with another result…</button>`}</p>`}

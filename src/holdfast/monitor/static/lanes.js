@@ -30,7 +30,7 @@ export function thinned(row, from, to, total, pixels) {
     const end = span.end ?? total;
     if (end < from || span.start > to) continue;
     const last = found[found.length - 1];
-    if (last && span.start - last.to < least && (end - span.start < 2 * least || last.to - last.from < 2 * least)) {
+    if (last && span.start - last.to < least && end - span.start < 2 * least && (last.many > 1 || last.to - last.from < 2 * least)) {
       last.to = Math.max(last.to, end);
       last.many++;
       if (span.state === "FAILURE" || span.state === "LOST" || (span.state === "RETRY" && last.state === "SUCCESS")) last.state = span.state;

@@ -60,6 +60,14 @@ SELECT (SELECT extract(epoch FROM clock_timestamp() - greatest(at, pg_postmaster
           WHERE locktype = 'advisory' AND objsubid = 1 AND granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()));
 
+-- name: record_outcome
+-- From here on others may wait for this transaction, so it must not stay open if its process is frozen.
+INSERT INTO attributes (run, key, value, body)
+SELECT r.no, 'outcome', :value, :body
+FROM runs r, (SELECT set_config('idle_in_transaction_session_timeout', '10s', true)) soon
+WHERE r.no = :run FOR KEY SHARE OF r
+ON CONFLICT (run, key, value) DO NOTHING;
+
 -- name: dead_messages
 -- Messages to runs that were deleted while these were under way.
 DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);
@@ -69,7 +77,7 @@ DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);
 WITH alive AS MATERIALIZED (SELECT 1 FROM workers WHERE id = :worker {fence}),
 due AS MATERIALIZED (
     SELECT a.token FROM attempts a
-    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue {among queues} AND a.step {among steps}
+    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue = :queue AND a.step {among steps}
       AND EXISTS (SELECT 1 FROM alive)
     ORDER BY a.not_before LIMIT :limit {skip}),
 claimed AS (
@@ -83,5 +91,21 @@ WITH alive AS MATERIALIZED (SELECT 1 FROM workers WHERE id = :worker {fence}),
 claimed AS (
     UPDATE attempts a SET worker = :worker, state = 'CLAIMED', claimed_at = :now
     WHERE a.token = :token AND a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND EXISTS (SELECT 1 FROM alive)
-    RETURNING a.token, a.body)
-SELECT (SELECT count(*) FROM alive), c.token, c.body FROM (SELECT 1) one LEFT JOIN claimed c ON true;
+    RETURNING a.token, a.body, a.clock)
+SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true;
+
+-- name: newcomers
+-- Whoever leaves its line just now has its row locked, and is left out: it would have to be waited for.
+SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
+       s.asked_at, r.owner
+FROM slots s JOIN runs r ON r.no = s.run
+WHERE s.app = :app AND s.lim = :name AND s.granted = 0 AND s.turn = 0 ORDER BY s.no LIMIT :limit
+FOR UPDATE OF s SKIP LOCKED;
+
+-- name: heads
+SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
+       s.asked_at, r.owner
+FROM slots s JOIN runs r ON r.no = s.run
+WHERE s.app = :app AND s.lim = :name AND s.key = :key AND s.granted = 0 AND s.turn > 0 AND s.evicted = 0
+ORDER BY s.turn, s.no LIMIT :limit
+FOR UPDATE OF s SKIP LOCKED;

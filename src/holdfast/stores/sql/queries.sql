@@ -164,7 +164,7 @@ WHERE app = :app AND owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w W
 UPDATE workers SET names = :names, schedules = :schedules, queues = :queues, steps = :steps WHERE id = :worker;
 
 -- name: welcome
--- A new worker may know code that nobody knew, or have mended code that diverged.
+-- A new worker may know code that nobody knew, or have corrected code that diverged.
 UPDATE runs SET held = 0, stuck = '', reason = '', status = 'PENDING', wake_at = :now
 WHERE no IN (
     SELECT no FROM runs
@@ -321,3 +321,12 @@ WHERE app = :app AND name = :name AND revision = :revision;
 
 -- name: delete_schedule
 DELETE FROM schedules WHERE app = :app AND name = :name AND revision = :revision;
+
+-- name: record_outcome
+-- By the transaction of the step itself, once, as long as its run is there.
+INSERT INTO attributes (run, key, value, body)
+SELECT no, 'outcome', :value, :body FROM runs WHERE no = :run {fence}
+ON CONFLICT (run, key, value) DO NOTHING;
+
+-- name: recorded_outcome
+SELECT body FROM attributes WHERE run = :run AND key = 'outcome' AND value = :value;

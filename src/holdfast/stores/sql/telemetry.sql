@@ -22,7 +22,7 @@ SELECT 1 FROM watchers WHERE app = :app AND until >= :now LIMIT 1;
 INSERT INTO telemetry (app, ts, body) VALUES (:app, :now, :body) RETURNING id;
 
 -- name: forget_published
--- A ring: what is older than a minute, and all but the last so many.
+-- A ring: what is old, and all but the last so many.
 DELETE FROM telemetry WHERE id <= :before OR ts < :long_ago;
 
 -- name: newest_published

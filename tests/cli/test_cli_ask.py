@@ -1,0 +1,45 @@
+"""`holdfast ask`."""
+
+from __future__ import annotations
+
+import cli_shop
+import pytest
+from cli_driver import Cli
+
+from holdfast import RequestRefusedError, define_request, hook
+
+pytestmark = pytest.mark.usefixtures("worker")
+hello = define_request("cli.hello", cli_shop.Approval, cli_shop.Approval)
+
+
+@cli_shop.app.workflow(name="greets")
+async def greets() -> None:
+    said: list[int] = []
+
+    @hello.handle
+    async def _(given: cli_shop.Approval) -> cli_shop.Approval:
+        if not given.ok:
+            raise RequestRefusedError("only if you mean it")
+        said.append(1)
+        if len(said) == 3:
+            await hook("never")
+        return cli_shop.Approval(len(said) > 1)
+
+    await hook("end")
+
+
+@pytest.mark.parametrize("code", [True, False])
+def test_the_answer_is_printed_as_json_and_an_id_asks_once(cli: Cli, code: bool) -> None:
+    cli_shop.app.start("greets")
+    (run,) = cli_shop.app.runs()
+    holdfast = cli if code else cli.without_code
+    assert holdfast("ask", run.id, "cli.hello", '{"ok": true}', "--id", "q").out == '{"ok": false}\n'
+    assert holdfast("ask", run.id, "cli.hello", '{"ok": true}', "--id", "q").out == '{"ok": false}\n'
+    said = holdfast("ask", run.id, "cli.hello", '{"ok": true}', "--json").json
+    assert said == {"run_id": run.id, "request": "cli.hello", "answer": {"ok": True}}
+    assert "only if you mean it" in holdfast("ask", run.id, "cli.hello", '{"ok": false}', code=4).err
+    assert "has not answered" in holdfast("ask", run.id, "cli.hello", '{"ok": true}', "--timeout", "0s", code=4).err
+    assert cli("ask", "nobody", "cli.hello", code=3).err
+    if code:
+        assert "takes Approval" in cli("ask", run.id, "cli.hello", "maybe", code=2).err
+    run.terminate("over")
