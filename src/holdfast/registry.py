@@ -561,9 +561,13 @@ def _schedules(options: dict[str, Any]) -> list[Schedule]:
 
 
 def is_celery_task(function: Any) -> bool:
-    """Whether it is a task of Celery's, which nobody has if Celery was not imported."""
-    tasks = sys.modules.get("celery.app.task")
-    return tasks is not None and isinstance(function, tasks.Task)
+    """Whether it is a task of Celery's, which nobody has if Celery was not imported. Until it is used a task is a stand-in,
+    and its class may not be imported yet."""
+    if "celery" not in sys.modules or inspect.isroutine(function) or isinstance(function, type):
+        return False
+    from holdfast.executors.celery.durable import is_task  # Celery is there
+
+    return is_task(function)
 
 
 def _with_task_options(function: Any, given: dict[str, Any]) -> dict[str, Any]:
