@@ -98,8 +98,15 @@ def test_a_worker_that_is_told_to_end_finishes_its_step_and_leaves_the_rest(shop
     assert shop.stop(worker) == 0, shop.logs()
     assert len([line for line in shop.ledger() if line.startswith("begin")]) == sum(shop.effects().values())
     assert shop.app.store.workers() == [], "the engine and the pool have said goodbye"
+    runs += [shop.start("five", 2, 0.3)]
+    begun = len(shop.ledger())
+    worker = shop.start_worker("-c", "1")
+    shop.wait_until(lambda: len(shop.ledger()) > begun)
+    worker.send_signal(signal.SIGQUIT)  # at once: what executes is interrupted, and has not failed
+    worker.wait(30)
     shop.start_worker("-P", "threads", "-c", "2")
-    check(shop, runs, exactly_once=True)
+    check(shop, runs, exactly_once=False)
+    assert all(step.attempts == 1 for run in runs for step in run.steps)
 
 
 @pytest.mark.torture

@@ -95,11 +95,17 @@ class Carried(Puller):
             self._told.remove(job)
             job.end()
         elif job.number in self._handed:
-            if self.executor.withdraw([job.number]):
-                self._give_back(self.inflight.pop(job.number))
-                self._ending.append(self._handed.pop(job.number))
-            else:
+            has_begun = not self.executor.withdraw([job.number])
+            if has_begun and isinstance(error, Exception):  # a time limit: it has failed
                 self.executor.fail(job.number, error)
+                return
+            held = self.inflight.pop(job.number, None)
+            if held is not None and has_begun and held.attempt.at_most_once:
+                self._end(held, Outcome(attempt=held.attempt, started=self.store.now(), lost=True))
+            elif held is not None:
+                self._give_back(held)
+            self.executor.cancel(job.number)
+            self._ending.append(self._handed.pop(job.number))
 
     def _tell(self, mono: float) -> None:
         super()._tell(mono)

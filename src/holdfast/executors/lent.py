@@ -72,6 +72,8 @@ class LentThreads(LocalExecutor):
         try:
             # In a copy: what instruments Celery's tasks has something to say to the code of the step.
             outcome = contextvars.copy_context().run(self.runner.run, execution.definition, execution)
+        except asyncio.CancelledError:  # the interruption came when the code had ended; its outcome was told before
+            return
         finally:
             self._on_main = None
         if self._is_ending():

@@ -6,6 +6,7 @@ Locks are taken in the order of tokens, after those of runs.
 from __future__ import annotations
 
 import abc
+import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -24,6 +25,11 @@ def attempts_in(app: str, changes: Sequence[Change], clock: int) -> list[tuple[A
         for change in changes
         for new in change.attempts
     ]
+
+
+def in_turn(queues: Sequence[str]) -> list[str]:
+    """Each of them is the first one now and then, so that none has to wait for the end of another."""
+    return random.sample(queues, len(queues))
 
 
 class AttemptTables(SqlQuery):
@@ -51,13 +57,16 @@ class AttemptTables(SqlQuery):
     def claim_attempts(
         self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
     ) -> list[ClaimedAttempt]:
+        rows: list[Any] = []
         with self.write("claim_attempts") as db:
             self._check_alive(db, worker_id)
             parameters = {
-                "worker": worker_id, "app": self.app, "now": self.now(), "limit": limit,
-                "queues": self.dialect.array(queues), "steps": self.dialect.array(steps),
+                "worker": worker_id, "app": self.app, "now": self.now(), "steps": self.dialect.array(steps)
             }  # fmt: skip
-            rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
+            for queue in in_turn(queues):
+                if len(rows) < limit:
+                    asked = {**parameters, "queue": queue, "limit": limit - len(rows)}
+                    rows += db.execute(self._q["claim_attempts"], asked).fetchall()
         self._heard(row[3] for row in rows)
         return [ClaimedAttempt(token, body) for token, body, *_ in sorted(rows, key=lambda row: row[2])]
 
@@ -107,7 +116,8 @@ class AttemptTables(SqlQuery):
             return {token for (token,) in db.execute(self._q["held_attempts"], {"worker": worker_id})}
 
     def lost_attempts(self, limit: int) -> list[AttemptRow]:
-        return self._attempts("lost_attempts", {"app": self.app, "limit": limit})
+        rows = self._attempts("lost_attempts", {"app": self.app, "limit": limit})
+        return sorted(rows, key=lambda row: row.token)
 
     def unclaimed(self, queues: Sequence[str], before: int, limit: int) -> list[AttemptRow]:
         parameters = {"app": self.app, "queues": self.dialect.array(queues), "before": before, "limit": limit}

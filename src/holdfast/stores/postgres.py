@@ -34,6 +34,7 @@ from holdfast.ports import (
     WorkerRow,
 )
 from holdfast.stores.arrays import Texts
+from holdfast.stores.attempts import in_turn
 from holdfast.stores.postgres_connections import Connections, Db
 from holdfast.stores.postgres_errors import Conflict, in_our_words
 from holdfast.stores.postgres_guests import Guests
@@ -236,8 +237,9 @@ class PostgresStore(Guests, SqlStore):
         naming = [
             (change.no, record.payload) for change in changes for record in change.records if keys_in(record.payload)
         ]
-        limits = any(map(is_about_limits, changes))
-        if not (claim or alone or naming or limits or any(map(has_parts, changes))):
+        others = [change for change in changes if not change.is_plain]
+        limits = any(map(is_about_limits, others))
+        if not (claim or alone or naming or limits or any(map(has_parts, others))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)
@@ -281,18 +283,23 @@ class PostgresStore(Guests, SqlStore):
     def claim_attempts(
         self, worker_id: str, queues: Sequence[str], steps: Sequence[str], limit: int
     ) -> list[ClaimedAttempt]:
-        parameters = {
-            "worker": worker_id, "app": self.app, "now": self.now(), "limit": limit, "queues": Texts(queues),
-            "steps": Texts(steps),
-        }  # fmt: skip
-        failpoints.hit("claim_attempts.before_commit")
-        with self.read() as db:
-            rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
-        failpoints.hit("claim_attempts.after_commit")
-        if not rows[0][0]:
-            raise Fenced(worker_id)
-        self._heard(row[3] for row in rows)
-        return [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
+        claimed: list[ClaimedAttempt] = []
+        for queue in in_turn(queues):
+            parameters = {
+                "worker": worker_id, "app": self.app, "now": self.now(), "queue": queue, "steps": Texts(steps),
+                "limit": limit - len(claimed),
+            }  # fmt: skip
+            failpoints.hit("claim_attempts.before_commit")
+            with self.read() as db:
+                rows = db.execute(self._q["claim_attempts"], parameters).fetchall()
+            failpoints.hit("claim_attempts.after_commit")
+            if not rows[0][0]:
+                raise Fenced(worker_id)
+            self._heard(row[3] for row in rows)
+            claimed += [ClaimedAttempt(token, body) for _, token, body, _ in rows if token is not None]
+            if len(claimed) >= limit:
+                break
+        return claimed
 
     def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
         parameters = {"worker": worker_id, "app": self.app, "now": self.now(), "token": token}

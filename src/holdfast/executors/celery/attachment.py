@@ -20,10 +20,7 @@ def make_celery(app: str, broker: str) -> Celery:
     """A Celery app for one that has none. It has a queue of its own, so that workers of others on the same broker don't
     take messages that mean nothing to them."""
     celery = Celery(app, broker=broker, set_as_current=False)
-    celery.conf.update(
-        task_ignore_result=True, task_default_queue=app, broker_connection_retry_on_startup=True,
-        worker_hijack_root_logger=True,
-    )  # fmt: skip
+    celery.conf.update(task_ignore_result=True, task_default_queue=app, broker_connection_retry_on_startup=True)
     return celery
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from celery import Celery, signals
 from kombu import Connection, Queue
 from kombu.serialization import dumps as serialize
-from kombu.transport.redis import Channel as RedisChannel
 from kombu.utils.json import dumps
 
 logger = logging.getLogger("holdfast.celery")
@@ -113,8 +112,7 @@ class Broker:
         default: int | None = self._celery.conf.task_default_priority
         if default is None:
             return None
-        is_redis = isinstance(producer.channel, RedisChannel)
-        return max(LOWEST, min(HIGHEST, default - priority if is_redis else default + priority))
+        return max(LOWEST, min(HIGHEST, default - priority if _is_redis(producer) else default + priority))
 
     # -- many at once
 
@@ -122,7 +120,7 @@ class Broker:
         """Whether Redis can be given many messages with one command, which costs a tenth. Not if something else is to
         happen with each of them."""
         return (
-            type(producer.channel) is RedisChannel
+            _is_redis(producer)
             and isinstance(queue, Queue)
             and queue.exchange.type in (None, "", "direct")
             and not queue.expires
@@ -156,6 +154,12 @@ class Broker:
         channel._inplace_augment_message(message, "", queue.name)
         text: str = dumps(message)
         return text
+
+
+def _is_redis(producer: Any) -> bool:
+    """By name: without a driver for Redis its class can't be imported."""
+    channel = type(producer.channel)
+    return (channel.__module__, channel.__name__) == ("kombu.transport.redis", "Channel")
 
 
 TaskName = Callable[[str], str]

@@ -27,6 +27,10 @@ class TaskRetry(RetryableError):
         self.retry = retry
 
 
+def is_task(function: Any) -> bool:
+    return isinstance(function, Task)
+
+
 def is_durable(task: Any) -> bool:
     return hasattr(task, "holdfast_run")
 

@@ -2,11 +2,12 @@
 -- a time, and deleted with what puts its outcome into the inbox of its run.
 
 -- name: claim_attempts
--- Those that are due first, though none is left for later: the clock may have been set back since they were due.
+-- Those that are due first, though none is left for later: the clock may have been set back since they were due. Of one
+-- queue, which the index has in this order: there may be very many.
 UPDATE attempts SET worker = :worker, state = 'CLAIMED', claimed_at = :now
 WHERE token IN (
     SELECT token FROM attempts
-    WHERE app = :app AND worker IS NULL AND state = 'READY' AND queue {among queues} AND step {among steps}
+    WHERE app = :app AND worker IS NULL AND state = 'READY' AND queue = :queue AND step {among steps}
     ORDER BY not_before LIMIT :limit)
 RETURNING token, body, not_before, clock;
 
@@ -47,10 +48,10 @@ ON CONFLICT (run, key, value) DO UPDATE SET body = excluded.body;
 SELECT token FROM attempts WHERE worker = :worker;
 
 -- name: lost_attempts
--- By the index of those that are claimed: they are few.
+-- By the index of those that are claimed: they are few, and an order would have all others looked at.
 SELECT {attempt} FROM attempts a
 WHERE a.worker IS NOT NULL AND a.app = :app AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = a.worker)
-ORDER BY a.token LIMIT :limit;
+LIMIT :limit;
 
 -- name: unclaimed
 SELECT {attempt} FROM attempts a

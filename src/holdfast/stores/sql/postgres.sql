@@ -77,7 +77,7 @@ DELETE FROM inbox i WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run);
 WITH alive AS MATERIALIZED (SELECT 1 FROM workers WHERE id = :worker {fence}),
 due AS MATERIALIZED (
     SELECT a.token FROM attempts a
-    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue {among queues} AND a.step {among steps}
+    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue = :queue AND a.step {among steps}
       AND EXISTS (SELECT 1 FROM alive)
     ORDER BY a.not_before LIMIT :limit {skip}),
 claimed AS (
