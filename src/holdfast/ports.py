@@ -268,9 +268,11 @@ class Answer(msgspec.Struct, gc=False):
 class Change(msgspec.Struct, kw_only=True, gc=False):
     """What one commit does to one run and because of it. Events before `forget_before`, and what they have answered, are
     deleted. It gives back the slots of commands in `gives_back` (and of all that are not in `keeps` and are not executed
-    elsewhere, unless that is None; none are kept if it is empty), then it asks for others."""
+    elsewhere, unless that is None; none are kept if it is empty), then it asks for others. One that `is_plain` is known to
+    have nothing but records and columns."""
 
     no: int
+    is_plain: bool = False
     records: Sequence[Record] = ()
     consumed: Sequence[int] = ()
     columns: dict[str, Any] = {}
@@ -702,8 +704,8 @@ class Query(Protocol):
     def limits(self, lines: int) -> list[LimitUse]:
         """The limits of the app by name, each with up to `lines` of its lines."""
 
-    def places(self, run_id: str) -> list[Place]:
-        """The slots that a run has or waits for, by command."""
+    def places(self, run_id: str, limit: int) -> list[Place]:
+        """The slots that a run waits for, and then those that it has, up to `limit` of them."""
 
     # -- schedules and domain events
 

@@ -141,7 +141,9 @@ class Registry(Owner, abc.ABC):
         `retry_for`, `no_retry_for`: which exceptions are worth another try.
         `timeout`: for one attempt (60 s). `stall_timeout`: the longest time without a sign of life.
         `pool`: "thread", or "process" for what needs a core or has to be killed. `max_losses`: how often its worker may die
-        under it. `at_most_once`: never begin it twice. `queue`, `force_local`: who executes it.
+        under it. `at_most_once`: never begin it twice. `queue`, `force_local`: who executes it. `transaction`: what
+        it writes is committed with its outcome.
+        `concurrency`, `rate_limit`, `burst`, `key`, `limits`: how many at once and how often, over all workers.
         `schedule`, `tz`: when the clock starts it.
         """
         if function is not None:
@@ -191,7 +193,9 @@ class Registry(Owner, abc.ABC):
         `retry_delay`: before each, as of a step. `retry_within`: no attempt begins later after the first one.
         `retry_for`: which exceptions are worth another try.
         `timeout`: for the run, from its start. `durable`: False keeps no history.
-        `retain`: how long a run is kept after its end (30 days). `schedule`, `tz`: when the clock starts it.
+        `retain`: how long a run is kept after its end (30 days). `keep_generations`: how many earlier histories of a run
+        that continues as new. `concurrency`, `rate_limit`, `burst`, `key`, `limits`: how many at once and how often.
+        `schedule`, `tz`: when the clock starts it.
         `keep_generations`: of a run that continues as new, how many earlier generations of its history are kept; None: all.
         """
         if function is not None:

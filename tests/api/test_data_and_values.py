@@ -17,7 +17,18 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import App, Codec, EncodeError, FatalError, PayloadTooLargeError, StepError, hook, sleep, wf
+from holdfast import (
+    App,
+    ArgumentError,
+    Codec,
+    EncodeError,
+    FatalError,
+    PayloadTooLargeError,
+    StepError,
+    hook,
+    sleep,
+    wf,
+)
 from holdfast.testing import TestApp
 
 
@@ -355,11 +366,11 @@ def test_exceptions_with_unusual_constructors_are_rebuilt_without_calling_them(a
 
 
 def test_an_exception_whose_class_is_not_known_here_becomes_a_step_error(app: App) -> None:
-    class LocalError(Exception):
-        pass
-
     @app.step(max_retries=0)
     def step() -> None:
+        class LocalError(Exception):  # a new class each time
+            pass
+
         raise LocalError("only here")
 
     with TestApp(app):
@@ -453,3 +464,69 @@ def test_what_a_step_says_it_returns_is_what_the_workflow_gets(app: App) -> None
 
     with app.worker():
         assert flow.start().result(timeout=10) == "pen"
+
+
+# -- objects and dicts are checked alike
+
+
+@dataclass
+class Ware:
+    name: str
+    price: Decimal
+    note: str = None  # type: ignore[assignment]
+    weight: float = 1.0
+
+
+@dataclass
+class Basket:
+    items: list[Ware]
+
+
+def test_objects_are_checked_field_by_field_as_dicts_are(app: App) -> None:
+    @app.step
+    def count(basket: Basket) -> int:
+        return len(basket.items)
+
+    @app.workflow
+    async def buy(basket: Basket, wrong: bool = False) -> int:
+        if wrong:
+            basket.items[0].price = 19.9  # type: ignore[assignment]
+        return count(basket)
+
+    good = Basket([Ware("tea", Decimal("1.5"), weight=2)])
+    with TestApp(app):
+        assert buy.start(good).result() == 1
+        for bad, message in (
+            (Ware(7, Decimal(1)), r"basket\.items\[0\]\.name: expected str, got 7 of type int"),
+            (Ware("tea", 19.9), r"basket\.items\[0\]\.price: expected decimal\.Decimal, got 19\.9 of type float"),
+            (Ware("tea", "19.9"), r"price: expected decimal\.Decimal, got '19\.9' of type str"),
+        ):
+            with pytest.raises(ArgumentError, match=message):
+                buy.start(Basket([bad]))
+        assert app.count() == 1
+        with pytest.raises(ValueError, match=r"the arguments of step 'count': basket\.items\[0\]\.price: expected"):
+            buy.start(good, wrong=True).result()
+
+
+def test_exceptions_made_in_a_function_come_back_to_the_code_that_names_them(app: App) -> None:
+    class Declined(Exception):
+        pass
+
+    @app.step(max_retries=0)
+    def charge() -> None:
+        raise Declined("no funds")
+
+    @app.workflow
+    async def buy(catch: bool) -> str:
+        try:
+            charge()
+        except Declined as error:
+            if catch:
+                return f"caught {error}"
+            raise
+        return ""
+
+    with TestApp(app):
+        assert buy.start(True).result() == "caught no funds"
+        with pytest.raises(Declined, match="no funds"):
+            buy.start(False).result()

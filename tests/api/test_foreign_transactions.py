@@ -95,6 +95,26 @@ def test_an_id_that_is_taken_is_the_same_run_here_too(app: Any, connection: psyc
     assert len(app.runs()) == 2
 
 
+def test_many_runs_are_started_by_one_commit(app: Any, connection: psycopg.Connection[Any]) -> None:
+    app.pay.options(connection=connection).start_many([1, 2])
+    connection.rollback()
+    runs = app.pay.options(connection=connection).start_many([1, 2, 3])
+    assert len(app.runs()) == 0
+    connection.commit()
+    assert {run.id for run in runs} == {run.id for run in app.runs()}
+
+
+def test_a_transaction_that_stays_open_keeps_nobody_waiting(app: Any, connection: psycopg.Connection[Any]) -> None:
+    """What is everybody's, the logical clock for example, is not locked by it."""
+    run = app.pay.options(connection=connection, id="waits").start(1)
+    others = [make(app.store_url) for _ in range(2)]
+    for i, other in enumerate(others):  # in their first transactions they write down how far their clocks may count
+        other.pay.options(id=f"o{i}").start(1)  # type: ignore[attr-defined]
+        other.close()
+    connection.commit()
+    assert run.status == "PENDING"
+
+
 def test_what_is_sent_and_emitted_waits_for_the_commit(app: Any, connection: psycopg.Connection[Any]) -> None:
     got.clear()
     with app.worker(settings=SLOW):
@@ -173,7 +193,7 @@ def shop(tmp_path: Path) -> Iterator[Any]:
 
 def test_a_file_is_joined_by_a_connection_to_it(shop: Any, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
-        connection.row_factory = sqlite3.Row
+        connection.row_factory = lambda cursor, row: {"whatever": row}
         connection.execute("CREATE TABLE orders (id)")
         connection.execute("INSERT INTO orders VALUES (1)")
         shop.pay.options(connection=connection, id="a").start(1)

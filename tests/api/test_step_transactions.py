@@ -203,6 +203,19 @@ def test_a_run_can_be_started_in_the_transaction_of_a_step(shop: Shop) -> None:
     assert {run.id for run in shop.app.runs()} & {"c1", "c2"} == {"c2"}
 
 
+def test_it_is_the_same_on_a_worker_that_only_executes(shop: Shop) -> None:
+    @shop.app.step(transaction=True, queue="gpu", max_retries=1, retry_delay=0)
+    def elsewhere(n: int) -> int:
+        sell(n)
+        if this_step.attempt == 1:
+            raise RetryableError("not yet")
+        return n + 1
+
+    with shop.app.worker(), shop.app.executor(["gpu"]):
+        assert elsewhere.start(1).result(timeout=20) == 2
+    assert shop.rows() == [(1,)]
+
+
 def test_the_transaction_is_not_the_steps_to_end(shop: Shop) -> None:
     @shop.app.step(transaction=True, max_retries=0)
     def hasty(how: str) -> None:

@@ -84,7 +84,7 @@ def test_without_any_the_apps_own_store_is_used(cli: Cli, tmp_path: Path) -> Non
         (["-A", "cli_shop", "--store", "no/such/folder.db", "start", "add", "1"], 5, "doesn't exist"),
         (["runs", "list", "-A", "cli_shop"], 2, "-A comes before the command"),
         (["runs", "lst"], 2, "known: list, show"),
-        (["nosuch"], 2, "known: worker, start"),
+        (["nosuch"], 2, "known: dev, worker, start"),
         (["runs", "list", "--since", "yesterday"], 2, "how long ago"),
     ],
 )
@@ -133,7 +133,7 @@ def test_every_command_can_be_loaded_and_its_help_says_what_the_table_says(cli: 
 
 
 def test_every_command_that_prints_data_can_print_json(cli: Cli) -> None:
-    without = {"worker", "runs", "schedules", "db", "monitor", "demo", "completion", "export"}
+    without = {"worker", "dev", "runs", "schedules", "db", "monitor", "demo", "completion", "export"}
     for path in [[name] for name in COMMANDS] + [["runs", name] for name in RUNS] + [["db", name] for name in DB]:
         if path[-1] not in without:
             assert "--json" in cli.bare(*path, "--help").out, path

@@ -73,7 +73,7 @@ class Decision:
     note: str = ""
 
 
-decision = define_hook("decision", Decision)
+decision = define_hook("shop_decision", Decision)
 
 
 @app.workflow

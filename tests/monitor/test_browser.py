@@ -136,6 +136,17 @@ def test_a_page_goes_on_after_the_server_was_away(browser: Browser, shop: App) -
     page.context.close()
 
 
+def test_a_page_with_nothing_to_show_says_what_would_be_there(browser: Browser, url: str) -> None:
+    page = open_page(browser, url)
+    for path, words in {
+        "workflows/runs": "No runs yet", "failures": "Nothing has failed", "invocations": "No steps yet",
+        "workflows/?name=total": "No steps yet", "hooks": "Nothing waits for you", "import": "Choose a file",
+    }.items():  # fmt: skip
+        page.goto(f"{url}/{path}")
+        expect(page.get_by_text(words).first).to_be_visible()
+    done(page)
+
+
 def test_nothing_is_wider_than_a_small_screen(browser: Browser, url: str) -> None:
     total.options(id="good").start(1).result(timeout=20)
     fails.options(id="bad").start("x").result(timeout=20, propagate=False)

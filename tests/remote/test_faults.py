@@ -44,13 +44,17 @@ class World:
         self.ledger_path.touch()
 
     def worker(self, kind: str, failpoint: str = "", **settings: Any) -> subprocess.Popen[bytes]:
+        return self.process(
+            [str(HERE / "far_process.py"), kind, json.dumps({**QUICK, **settings})], HOLDFAST_FAILPOINT=failpoint
+        )
+
+    def process(self, args: list[str], **more: str) -> subprocess.Popen[bytes]:
         environment = {
-            **os.environ, "HOLDFAST_STORE": self.store, "FAR_LEDGER": str(self.ledger_path), "HOLDFAST_FAILPOINT": failpoint,
-            "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            **os.environ, "HOLDFAST_STORE": self.store, "FAR_LEDGER": str(self.ledger_path),
+            "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", **more,
         }  # fmt: skip
-        command = [sys.executable, str(HERE / "far_process.py"), kind, json.dumps({**QUICK, **settings})]
         with open(self.folder / "log", "ab") as log:
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen([sys.executable, *args], env=environment, stdout=log, stderr=log)
         self.processes.append(process)
         return process
 
@@ -236,3 +240,16 @@ def test_a_stopped_executor_finishes_what_has_begun_and_gives_back_the_rest(worl
     world.until(lambda: all(run.status.is_final for run in runs), "end of all runs")
     assert Counter(world.effects()) == {f"s{i}{end}": 1 for i in range(8) for end in ("", " done")}
     assert world.lost() == 0
+
+
+def test_one_process_serves_a_queue_beside_its_engine(world: World) -> None:
+    both = world.process(["-m", "holdfast", "-A", "far_steps", "worker", "--queues", "default,far"])
+    runs = world.start()
+    end_well(world, runs, "with all in one process")
+    workers = world.app.store.workers()
+    assert {(worker.kind, worker.pid, *worker.queues) for worker in workers} == {
+        ("engine", both.pid, ""), ("executor", both.pid, "far")
+    }  # fmt: skip
+    both.terminate()
+    assert both.wait(30) == 0
+    assert world.app.store.workers() == []

@@ -281,6 +281,22 @@ def test_a_handler_that_was_under_way_is_asked_again_by_the_next_generation(worl
     world.settle()
 
 
+def test_a_handler_that_wants_to_continue_as_new_is_told_how(world: TestApp) -> None:
+    @app.workflow(name="renews_itself")
+    async def renews_itself(n: int) -> None:
+        @total.handle
+        def renew() -> int:
+            wf.continue_as_new(n + 1)
+
+        await hook("end")
+
+    run = renews_itself.start(0)
+    with pytest.raises(RequestRefusedError, match=r"can't continue as new, as it runs beside the main flow"):
+        run.ask(total)
+    run.send("end")
+    run.result()
+
+
 def test_a_retried_run_is_told_again_what_it_was_asked_and_answers_stand(world: TestApp) -> None:
     @app.workflow(name="retried", max_retries=1)
     async def retried() -> str:

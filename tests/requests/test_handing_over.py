@@ -21,6 +21,8 @@ from holdfast import (
     wf,
 )
 from holdfast.testing import TestApp
+from holdfast.views.waits import waits_of
+from holdfast.views.why import waiting_text
 
 app = App("elsewhere", ":memory:")
 tokens: list[str] = []
@@ -62,6 +64,9 @@ def test_a_step_that_was_handed_over_ends_with_what_is_told_elsewhere(world: Tes
     assert run.status == "WAITING"
     assert run.reason == "step 'render', which was handed over"
     assert run.steps["render"].state == "STARTED"
+    row, events = run._fetch(), app.client.events(run._which)
+    said = waiting_text(row, world.clock.now(), waits_of(events, row))
+    assert said == "step 'render' was handed over 20h00m ago, and whoever has its token ends it"
     app.finish_step(tokens[0], "heidi.mp4")
     assert run.result() == "heidi.mp4"
     assert world.kinds(run) == ["RunStarted", "StepHandedOver", "StepCompleted", "RunCompleted"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -46,7 +47,7 @@ INSERT INTO history SELECT no, 1, 'RunStarted', '', '', 0, 1, '', 0, '{{}}' FROM
 @pytest.fixture(scope="module")
 def many(postgres_server: str) -> Iterator[PostgresStore]:
     joint = "&" if "?" in postgres_server else "?"
-    schema = "many_runs"
+    schema = f"many_runs_{os.getpid()}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
         store = PostgresStore("orders", f"{postgres_server}{joint}schema={schema}", SystemClock())

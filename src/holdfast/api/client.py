@@ -180,7 +180,7 @@ class Client:
         quiet, key = to_us(options.debounce or 0, "debounce"), options.id[: ID_LIMIT - 20] + "@"
         for tries in itertools.count(1):
             now = self.store.now()
-            found = [row for row in self.store.runs(RunQuery(prefix=key, limit=20)) if row.id[len(key) :].isdigit()]
+            found = [row for row in self.store.runs(RunQuery(prefix=key, limit=20)) if _is_number(row.id[len(key) :])]
             last = found[0] if found else None
             if last is not None and last.status == Status.PENDING and last.started_at is None and last.workflow == name:
                 begin = now + quiet
@@ -953,3 +953,7 @@ class Client:
 
 def _name_of(request: RequestDefinition[Any, Any] | str) -> str:
     return request if isinstance(request, str) else request.name
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -19,7 +19,7 @@ class Models:
     def add(self, name: str, model: Any) -> None:
         known = self._known.get(name)
         # The same name in the same place is the same class, loaded again.
-        if known is not None and known != model and title_of(known) != title_of(model):
+        if known is not None and known != model and _home_of(known) != _home_of(model):
             raise DefinitionError(
                 f"{self._what} {name!r} is defined with payload {known!r} already; use another name, or define each for its own "
                 f"app, with app.define_{self._what}"
@@ -44,6 +44,10 @@ def encode_checked(
     elif model is not None:
         codec.types.learn_hint(model)
     return codec.encode(payload, f"the payload of {what}")
+
+
+def _home_of(model: Any) -> tuple[str, str]:
+    return str(getattr(model, "__module__", "")), title_of(model)
 
 
 def title_of(model: Any) -> str:

@@ -22,10 +22,12 @@ from holdfast.core.loop import Future
 from holdfast.durations import Duration, in_words, to_us
 from holdfast.errors import (
     ArgumentError,
+    ContinueAsNew,
     DecodeError,
     DefinitionError,
     RequestPayloadError,
     RequestRefusedError,
+    WrongContextError,
 )
 from holdfast.printing import show
 
@@ -185,9 +187,14 @@ class RequestDefinition(Generic[M, A]):
                 if inspect.isawaitable(answer):
                     answer = await answer
                 request.answer(answer)
-            except Exception as error:
+            except (Exception, ContinueAsNew) as error:
                 if not execution.is_unanswered(event):
                     raise
+                if isinstance(error, ContinueAsNew):
+                    error = WrongContextError(
+                        f"the handler of request {self.name!r} can't continue as new, as it runs beside the main flow; let it "
+                        "wake the main flow, with an asyncio.Event for example, which continues then"
+                    )
                 request.refuse(error)
 
         def begin(event: ev.RequestReceived) -> None:

@@ -68,6 +68,7 @@ class Directory:
         path = self._file(key)
         with contextlib.suppress(FileNotFoundError):
             os.utime(path)
+            _sync(path.parent)  # whoever has just made it may not have come to this
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f".{key}.{uuid.uuid4().hex}")

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.codec.blobs import Apart, Blobs, size_of
 from holdfast.codec.chain import Chain, SignedPickle, Transform
-from holdfast.codec.exceptions import ErrorWriter, clip, message_of, rebuild, stand_in, type_name
+from holdfast.codec.exceptions import ErrorWriter, clip, learn_errors, message_of, rebuild, stand_in, type_name
 from holdfast.codec.hints import CallHints, Conformer
 from holdfast.codec.paths import Misfit, explain
 from holdfast.codec.references import read_reference
@@ -115,6 +115,7 @@ class Codec:
     def hints_for(self, fn: Callable[..., Any], without: Collection[str] = ()) -> CallHints:
         """What `fn`'s annotations ask for; the classes they reach may be recorded from now on. Parameters `without`
         which it is recorded are no part of it."""
+        learn_errors(fn)
         return CallHints(fn, self.types, self._conformer, without)
 
     def encode_call(
@@ -146,6 +147,7 @@ class Codec:
         not known yet."""
         try:
             signature.fit(list(args), dict(kwargs), after)
+            signature.check(args, kwargs, after)
         except (Misfit, RecursionError) as exc:
             raise ArgumentError(explain(exc, what, root="")) from exc.__cause__
 
@@ -160,6 +162,8 @@ class Codec:
                 raise Misfit(f'expected {{"args": [...], "kwargs": {{...}}}}, got {show(call)}')
             if signature is not None:
                 signature.fit(args, kwargs)
+                if of_step is not None:
+                    signature.check(args, kwargs)
             return tuple(args), kwargs
         except (Misfit, RecursionError) as exc:
             what = "arguments" if of_step is None else f"the arguments of step {show(of_step)}"

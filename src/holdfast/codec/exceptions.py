@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import re
 import sys
 import traceback
 import types
 from collections.abc import Iterator
 from typing import Any, TypeGuard
+from weakref import WeakValueDictionary
 
 from holdfast.codec import validation
 from holdfast.codec.types import home_of
@@ -182,6 +184,9 @@ def _find_class(name: str, main: str | None) -> type[Exception] | None:
         module = str(main)
     elif module == own and module not in sys.modules:
         module = "__main__"
+    if "<locals>" in qualname:
+        local = _made_in_functions.get(name)
+        return None if local is None or issubclass(local, StopIteration | StopAsyncIteration) else local
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         if not isinstance(found, types.ModuleType | type):
@@ -220,6 +225,19 @@ def _state(exc: BaseException) -> Iterator[tuple[str, object]]:
 
 def _is_group(exc: BaseException) -> TypeGuard[BaseExceptionGroup[Any]]:
     return issubclass(type(exc), BaseExceptionGroup)  # isinstance would ask its `__class__`, which may raise
+
+
+_made_in_functions: WeakValueDictionary[str, type[Exception]] = WeakValueDictionary()
+
+
+def learn_errors(fn: Any) -> None:
+    """Exceptions that were made in a function are found by the steps and workflows that name them: these are the same in
+    every process that has the code, so that a replay finds what was found before."""
+    for cell in getattr(inspect.unwrap(fn), "__closure__", None) or ():
+        with contextlib.suppress(Exception):  # an empty cell, or a metaclass of the user's
+            cls = cell.cell_contents
+            if isinstance(cls, type) and issubclass(cls, Exception) and "<locals>" in cls.__qualname__:
+                _made_in_functions[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
 
 def type_name(exc: BaseException) -> str:

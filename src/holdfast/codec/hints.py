@@ -10,7 +10,7 @@ import inspect
 import types
 import typing
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from itertools import repeat
@@ -34,6 +34,8 @@ _BY_MSGSPEC |= {dt.datetime, dt.date, dt.time, dt.timedelta}
 _MADE_OF: dict[type, Any] = dict.fromkeys((Path, PurePath, PurePosixPath, PureWindowsPath), str)
 _MADE_OF |= {Fraction: int | str, complex: int | float}
 _ORDERED = (list, tuple, deque)
+_SCALAR = frozenset({str, int, float, bool, type(None), bytes})
+MAX_DEPTH = 100
 _LISTS: dict[Any, Any] = {cls: cls for cls in (*_ORDERED, set, frozenset)}
 _LISTS |= dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list)
 _LISTS |= {abc.Set: frozenset, abc.MutableSet: set}
@@ -50,6 +52,7 @@ class Conformer:
     def __init__(self, types: TypeRegistry) -> None:
         self._types = types
         self._converters: dict[Any, Convert] = {Any: _as_is, inspect.Parameter.empty: _as_is}
+        self._checked: dict[Any, list[tuple[str, Any, bool]]] = {}
 
     def converter(self, hint: Any) -> Convert:
         try:
@@ -253,6 +256,51 @@ class Conformer:
         except Misfit as exc:
             raise exc.within(key_step(key))
 
+    def check(self, value: Any, depth: int = 0) -> None:
+        """Refuse objects whose fields are not what their class says, as a dict in their place would be. Nothing is
+        converted: an object is what it is."""
+        kind = type(value)
+        if kind in _SCALAR or depth > MAX_DEPTH:
+            return
+        if kind is dict:
+            for key, item in value.items():
+                self.check_at(key_step(key), item, depth)
+            return
+        if kind in (list, tuple, set, frozenset):
+            for i, item in enumerate(value):
+                self.check_at(f"[{i}]", item, depth)
+            return
+        for name, hint, has_default in self._fields_to_check(kind):
+            item = getattr(value, name, None)
+            if item is None and has_default:  # `x: int = None` is common
+                continue
+            try:
+                new = self.converter(hint)(item)
+            except Misfit as exc:
+                raise exc.within(key_step(name))
+            if type(new) is not type(item) and not (type(new) is float and type(item) is int):
+                raise expected(hint, item).within(key_step(name))
+            self.check_at(key_step(name), item, depth)
+
+    def check_at(self, step: str, item: Any, depth: int) -> None:
+        try:
+            self.check(item, depth + 1)
+        except Misfit as exc:
+            raise exc.within(step)
+
+    def _fields_to_check(self, cls: Any) -> list[tuple[str, Any, bool]]:
+        found = self._checked.get(cls)
+        if found is None:
+            shape = self._types.shapes.get(cls)
+            fields = fields_of(cls) if shape is not None and not shape.by_hand and not is_pydantic(cls) else None
+            hints = self._types.hints(cls) if fields else {}
+            found = self._checked[cls] = [
+                (field.name, hints[field.name], field.default is not None)
+                for field in fields or ()
+                if field.name in hints
+            ]
+        return found
+
 
 class CallHints:
     """What one function's annotations ask of its arguments. Each is looked up when first needed, as a class
@@ -308,6 +356,14 @@ class CallHints:
                 kwargs[name] = self.named(name)(arg)
         except Misfit as exc:
             raise exc.within(name)
+
+    def check(self, args: Iterable[Any], kwargs: Mapping[str, Any], after: int = 0) -> None:
+        """Refuse objects among the arguments whose fields are not what their classes say."""
+        for i, arg in enumerate(args):
+            if type(arg) not in _SCALAR:
+                self._conformer.check_at(self.position(after + i), arg, 0)
+        for name, arg in kwargs.items():
+            self._conformer.check_at(name, arg, 0)
 
     def _converter(self, name: str | None) -> Convert:
         found = self._converters.get(name)

@@ -77,7 +77,10 @@ class PendingChange:
         """What there is, and begin anew."""
         change = Change(no=self.no, records=self.records, columns=self.columns)
         self.records, self.columns = [], {}
-        for name in _RARE if self._has_rare() else ():
+        if not self._has_rare():
+            change.is_plain = True
+            return change
+        for name in _RARE:
             if gathered := getattr(self, name):
                 setattr(change, name, gathered)
                 setattr(self, name, [])

@@ -629,8 +629,9 @@ class Engine:
         if not self.stopping:
             self._ask_elsewhere(touched)
         changes = [(live, live.take_change()) for live in touched.values() if live.change]
-        if any(change.children or change.messages for _, change in changes):
-            self.claims.stale = True
+        for _, change in changes:
+            if not change.is_plain and (change.children or change.messages):
+                self.claims.stale = True
         claim = self._room_for_claims()
         if not changes and not (claim and self._can_claim()):
             self._act(touched)
@@ -906,6 +907,8 @@ class Engine:
         to_runs = to_inboxes = to_executors = dropped = False
         for live, change in changes:
             columns = change.columns
+            if change.is_plain and not columns:  # most are
+                continue
             if change.attempts:
                 to_executors = True
             if change.dropped_attempts:

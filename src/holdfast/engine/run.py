@@ -206,8 +206,10 @@ class LiveRun:
 
     def confirmed(self, change: Change) -> None:
         """The change is committed: outcomes in it are safe."""
-        self.steps.unconfirmed.clear()
-        self._orders.clear()
+        if self.steps.unconfirmed:
+            self.steps.unconfirmed.clear()
+        if self._orders:
+            self._orders.clear()
         self._cancel = None
         if change.records:
             self.change.last_committed = change.records[-1].seq
@@ -259,19 +261,21 @@ class LiveRun:
         """Deliver what has arrived, for at most `budget` seconds; whether there is more to do."""
         end = self.home.clock.monotonic() + budget
         try:
-            if self.released or self._is_terminated(now) or self._waits_for_probe(now):
+            if self.released or (self._termination is not None and self._is_terminated(now)):
+                return False
+            if (self.steps.cautious or self.probe is not Probe.NONE) and self._waits_for_probe(now):
                 return False
             if self.execution is None and not self._open(now):
                 return False
             if self._replay is not None and not self._caught_up(now, end):
-                return not self._gone()
+                return not self.released
             more = self._deliver_arrivals(now, end)
-            if not more and not self._gone():
+            if not (more or self.released):
                 more = self._fire_timers(now, end)
             # A run that continued as new has stopped taking what arrived: there may be more.
             if self._replay is not None and not self._caught_up(now, end):
                 more = True
-            more = (more or bool(self.deliveries)) and not self._gone()
+            more = (more or bool(self.deliveries)) and not self.released
         except (NondeterminismError, DecodeError) as error:
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
@@ -289,9 +293,6 @@ class LiveRun:
             self._set_aside(now, error, "diverged")
             return bool(self.deliveries)
         return more
-
-    def _gone(self) -> bool:
-        return self.released
 
     def _caught_up(self, now: int, end: float) -> bool:
         """Whether the code is where its history ends; a run that continues as new begins again here."""
@@ -703,12 +704,16 @@ class LiveRun:
         self._collect_all(now)
 
     def _schedule(self, command: co.ScheduleStep, now: int) -> None:
-        self._take_all(self.steps.schedule(command, now), now)
+        if not self.steps.schedule_at_once(command):
+            self._take_all(self.steps.schedule(command, now), now)
 
     def _take_outcome(self, outcome: Outcome, now: int) -> None:
         assert self.execution is not None
         step = self.execution.steps.get(outcome.attempt.cmd)
-        self._take_all(self.steps.take(outcome, None if step is None else step.command, now), now)
+        if step is not None and (completed := self.steps.take_success(outcome, step.command, now)) is not None:
+            self._deliver(completed, now)
+        else:
+            self._take_all(self.steps.take(outcome, None if step is None else step.command, now), now)
 
     def _take_all(self, events: Iterator[ev.StepOutcome], now: int) -> None:
         """What happens to a step: the code sees it, or it is only noted."""
@@ -751,8 +756,9 @@ class LiveRun:
             self.home.reporter.unrecorded(self.row, self.options, events)
         for event in events:
             if isinstance(event, ev.StepCompleted):
-                for key, value in event.data.items():
-                    self.change.publish(key, bytes(value))
+                if event.data:
+                    for key, value in event.data.items():
+                        self.change.publish(key, bytes(value))
                 for one in event.emitted:
                     self._emit(one.name, one.key, one.payload, event.cmd, event.ts)
             elif isinstance(event, ev.StepFailed | ev.StepRefused):

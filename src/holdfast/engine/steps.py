@@ -188,6 +188,25 @@ class StepBook:
 
     # -- from the code to the executor
 
+    def schedule_at_once(self, command: co.ScheduleStep) -> bool:
+        """The short way of nearly every step: nothing is known of it, and nothing has to be recorded or asked for before it
+        is handed over. False if it has to take the long one."""
+        cmd = command.cmd
+        if (
+            self.cautious or command.losses or command.started or command.options or self.at_hand or self.elsewhere
+            or cmd in self.inflight or self.slots
+        ):  # fmt: skip
+            return False
+        try:
+            definition = self._app.find_step(command.name)
+        except UnknownNameError:
+            return False
+        options, here = definition.options, self._me.queues
+        if definition.limits or options.at_most_once or not (here is None or options.queue in here):
+            return False
+        self.to_schedule[cmd] = command
+        return True
+
     def schedule(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
         under_way = self.inflight.get(command.cmd)
         if under_way is not None:  # it was handed over before this run had to be read again
@@ -264,7 +283,7 @@ class StepBook:
         me = self._me
         if not self._is_at_most_once(command):
             return False
-        return command.worker in (me.worker, *me.peers) or me.looks == self._claimed_at_look
+        return command.worker == me.worker or command.worker in me.peers or me.looks == self._claimed_at_look
 
     def drop(self, cmd: str) -> None:
         """Nobody wants its outcome any more."""
@@ -321,6 +340,25 @@ class StepBook:
             yield ev.StepStarted(**self._about(command, started), started=started)
 
     # -- from the executor to the code
+
+    def take_success(self, outcome: Outcome, command: co.ScheduleStep, now: int) -> ev.StepCompleted | None:
+        """The short way of nearly every outcome: a result, and nothing to be done beside it. None if there is more to it."""
+        attempt = outcome.attempt
+        cmd = attempt.cmd
+        if (
+            outcome.result is None or outcome.error is not None or outcome.cancelled or outcome.lost
+            or outcome.handed_over or outcome.data or outcome.emitted or outcome.logs is not None
+            or self.cautious or self._reported or self.at_hand or self.slots
+            or self.suspicion.announced_here or self.inflight.get(cmd) is not attempt
+        ):  # fmt: skip
+            return None
+        del self.inflight[cmd]
+        self.unconfirmed.append(outcome)
+        command.attempt = attempt.number
+        return ev.StepCompleted(
+            ts=now, cmd=cmd, cause=command.cause, name=command.name, args=command.args, attempt=attempt.number,
+            worker=self._me.worker, started=outcome.started, undoes=command.undoes, result=Raw(outcome.result),
+        )  # fmt: skip
 
     def take(self, outcome: Outcome, command: co.ScheduleStep | None, now: int) -> Iterator[ev.StepOutcome]:
         """An outcome from the executor of this process; `command` is what asked for it, if anything still does."""

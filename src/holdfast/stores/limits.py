@@ -206,16 +206,18 @@ class LimitTables(SqlQuery):
             by_run.setdefault(no, []).append(slot)
         return by_run
 
-    def places(self, run_id: str) -> list[Place]:
+    def places(self, run_id: str, limit: int) -> list[Place]:
         with self.read() as db:
-            rows = db.execute(self._q["places"], {"no": self._number(db, run_id)}).fetchall()
+            rows = db.execute(self._q["places"], {"no": self._number(db, run_id), "limit": limit}).fetchall()
         now = self.now()
         found = []
-        for cmd, key, asked_at, granted, place, in_use, next, *limit in rows:
-            line = LineState(_limit(limit), key, in_use, None, next, now)
+        for cmd, key, asked_at, granted, place, in_use, next, *columns in rows:
+            line = LineState(_limit(columns), key, in_use, None, next, now)
             next_at = None if granted else line.due()
             found.append(
-                Place(cmd=cmd, limit=limit[0], key=key, asked_at=asked_at, place=place, in_use=in_use, next_at=next_at)
+                Place(
+                    cmd=cmd, limit=columns[0], key=key, asked_at=asked_at, place=place, in_use=in_use, next_at=next_at
+                )
             )
         return found
 

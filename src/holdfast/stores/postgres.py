@@ -237,8 +237,9 @@ class PostgresStore(Guests, SqlStore):
         naming = [
             (change.no, record.payload) for change in changes for record in change.records if keys_in(record.payload)
         ]
-        limits = any(map(is_about_limits, changes))
-        if not (claim or alone or naming or limits or any(map(has_parts, changes))):
+        others = [change for change in changes if not change.is_plain]
+        limits = any(map(is_about_limits, others))
+        if not (claim or alone or naming or limits or any(map(has_parts, others))):
             failpoints.hit("commit.before_commit")
             with self.read() as db:
                 emitted = write(db)

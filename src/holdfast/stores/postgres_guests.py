@@ -58,10 +58,11 @@ class Guests(SqlStore, abc.ABC):
         """That it leads to this very store; once for each connection."""
         if driver in self._joined:
             return
-        try:
-            found = db.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-            found = None
+        with self._errors():
+            try:
+                found = db.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()
+            except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                found = None
         if found is None or found[0] != self.secret():
             raise ArgumentError(
                 f"the connection leads to another database than the store, which is {self.url}; one transaction can't be "

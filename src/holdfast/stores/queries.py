@@ -289,7 +289,9 @@ class SqlQuery(abc.ABC):
 
     @staticmethod
     def _row(values: Sequence[Any]) -> RunRow:
-        return RunRow(**dict(zip(COLUMNS, values, strict=True)))
+        row = RunRow(**dict(zip(COLUMNS, values, strict=True)))
+        row.durable = bool(row.durable)
+        return row
 
     @staticmethod
     def _attempt(values: Sequence[Any]) -> AttemptRow:

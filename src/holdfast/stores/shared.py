@@ -6,7 +6,6 @@ A backend adds connections, transactions, error texts and life locks, and nothin
 from __future__ import annotations
 
 import abc
-import itertools
 import json
 import re
 import secrets
@@ -396,11 +395,11 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
     def _insert_records(self, db: Any, histories: Iterable[tuple[int, Iterable[Record]]]) -> None:
         found = [(no, record) for no, records in histories for record in records]
         if found:
-            clock = itertools.count(self._stamp(db, len(found)))
-            rows = [(no, *astuple(record), next(clock)) for no, record in found]
+            first = self._stamp(db, len(found))
+            rows = [(no, *astuple(record), clock) for clock, (no, record) in enumerate(found, first)]
             for statement in self.dialect.insert("history", HISTORY, rows):
                 db.execute(*statement)
-            self._name_blobs(db, ((no, record.payload) for no, record in found))
+            self._name_blobs(db, [(no, record.payload) for no, record in found if b'"blob"' in record.payload])
 
     def _name_blobs(self, db: Any, payloads: Iterable[tuple[int, bytes]]) -> None:
         for no, payload in payloads:
@@ -412,12 +411,13 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
             self._check_alive(db, worker_id)
             self._insert_records(db, [(change.no, change.records) for change in changes])
             self._update_runs(db, changes)
-            rich = [change for change in changes if has_more_than_history(change)]
+            others = [change for change in changes if not change.is_plain]
+            rich = [change for change in others if has_more_than_history(change)]
             if rich:
                 self._apply_attempts(db, rich)
             for change in rich:
                 self._apply(db, change)
-            freed = self._change_slots(db, changes) if any(map(is_about_limits, changes)) else []
+            freed = self._change_slots(db, others) if any(map(is_about_limits, others)) else []
             emitted = self._emit_if_heard(db, [emission for change in changes for emission in change.news])
             return Committed(self._claim(db, worker_id, claim, names) if claim else [], emitted, freed)
 

@@ -337,7 +337,7 @@ class SqliteStore(SqlStore):
         begins_by_itself = raw.isolation_level is not None and getattr(raw, "autocommit", -1) == -1
         if not raw.in_transaction and not begins_by_itself:
             raise no_transaction("execute BEGIN IMMEDIATE first")
-        (path,) = [file for _, name, file in raw.cursor().execute("PRAGMA database_list") if name == "main"]
+        (path,) = [file for _, name, file in Joined(raw).execute("PRAGMA database_list") if name == "main"]
         if self.in_memory or not path or os.path.realpath(path) != self.path:
             raise ArgumentError(
                 f"the connection leads to {path or 'a database in memory'}, and runs are kept in {self.url}: one transaction "

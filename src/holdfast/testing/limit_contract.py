@@ -156,7 +156,7 @@ class LimitContract:
         first = store.serve("w1", "per", ())
         assert (_told(first), sorted(first.onward)) == ([], ["charge", "charge"])
         assert self._serve(store) == ["a"]
-        assert {p.cmd: (p.limit, p.place) for p in store.places("r") if p.place} == {
+        assert {p.cmd: (p.limit, p.place) for p in store.places("r", 100) if p.place} == {
             "b": ("per", 1),
             "c": ("charge", 1),
         }
@@ -181,7 +181,7 @@ class LimitContract:
         assert self._serve(store) == []
         self.clock.move(1)
         assert self._serve(store) == ["b"]
-        (place,) = [place for place in store.places("r") if place.place]
+        (place,) = [place for place in store.places("r", 100) if place.place]
         assert (place.cmd, place.place, place.next_at) == ("c", 1, store.now() + SECOND // 2)
         self._end(store, row, "a", "b")
         assert self._serve(store) == [], "that one has ended makes none begin earlier"

@@ -24,6 +24,9 @@ from holdfast.views.values import PlainReader
 from holdfast.views.waits import open_hooks, unclaimed
 from holdfast.views.why import why
 
+MOST_PLACES = 100
+"""So many of the slots that a run waits for are told with their places in line."""
+
 
 def read_outcome(store: Query, row: RunRow, reader: PlainReader) -> dict[str, Any]:
     """What became of a run, if it has ended."""
@@ -37,7 +40,7 @@ class RunSource(Protocol):
     def now(self) -> int: ...
     def workers(self) -> list[WorkerRow] | None: ...
     def attempts(self, run_id: str) -> list[AttemptRow]: ...
-    def places(self, run_id: str) -> list[Place]: ...
+    def places(self, run_id: str, limit: int) -> list[Place]: ...
     def data(self, run_id: str) -> dict[str, bytes]: ...
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]: ...
     def runs(self, query: RunQuery) -> list[RunRow]: ...
@@ -68,7 +71,7 @@ def read_details(
     progress = store.attributes(row.id, "progress")
     logs = log_summaries(store.attributes(row.id, "logs"), reader)
     attempts = store.attempts(row.id)
-    places = store.places(row.id) if row.limited and row.status not in FINAL else []
+    places = store.places(row.id, MOST_PLACES) if row.limited and row.status not in FINAL else []
     reason = why(row, now, events, store.workers(), max_attempts, reader, steps, attempts, places)
     children = {child.id: child for child in reversed(store.runs(RunQuery(parent=row.id, limit=MOST_CHILDREN)))}
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)

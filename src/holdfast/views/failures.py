@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.codec.exceptions import own_frames
 from holdfast.ports import Query, RunQuery, RunRow, Status
 from holdfast.views.times import iso
 from holdfast.views.values import PlainReader
@@ -97,7 +98,7 @@ def group_summary(group: FailureGroup) -> dict[str, Any]:
         "type": group.type,
         "message": group.message,
         "where": group.where,
-        "traceback": group.traceback,
+        "traceback": own_frames(group.traceback) or group.traceback,
         "count": len(group.run_ids),
         "workflows": dict(group.workflows.most_common()),
         "first_at": iso(group.first_at),

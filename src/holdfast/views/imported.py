@@ -67,7 +67,7 @@ class ImportedRun:
     def attempts(self, run_id: str) -> list[AttemptRow]:
         return []
 
-    def places(self, run_id: str) -> list[Place]:
+    def places(self, run_id: str, limit: int) -> list[Place]:
         return []
 
     def runs(self, query: RunQuery) -> list[RunRow]:

@@ -29,7 +29,7 @@ class AttemptView(msgspec.Struct, kw_only=True, frozen=True):
 class StepView(msgspec.Struct, kw_only=True, frozen=True):
     """A step or child of a run, as far as it has come. In a composition its `key` is its name there; one of several
     executions of a step is `part_of` that step's. `asked_at` is when the code asked for it, and `cause` the event that
-    made it ask; a child that is not `waited` for keeps nobody waiting."""
+    made it ask; a child that is not `waited` for keeps nobody waiting. One that was `handed_over` ends elsewhere."""
 
     cmd: str
     name: str
@@ -50,6 +50,7 @@ class StepView(msgspec.Struct, kw_only=True, frozen=True):
     ended_at: int | None = None
     retry_at: int | None = None
     reused: bool = False
+    handed_over: bool = False
     undoes: str = ""
     cause: int = 0
     seq: int = 0
@@ -199,6 +200,7 @@ class _Fold:
             "child_id": getattr(event, "child_id", ""),
             "undoes": getattr(event, "undoes", "") or view.undoes,
             "reason": getattr(event, "reason", ""),
+            "handed_over": isinstance(event, ev.StepHandedOver),
             "error": getattr(event, "error", None),
             "result": getattr(event, "result", None),
             "retry_at": event.retry_at if isinstance(event, ev.StepRetrying) else None,

@@ -57,6 +57,7 @@ class Wait(msgspec.Struct, kw_only=True, frozen=True):
     child_id: str = ""
     where: dict[str, Scalar] | None = None
     place: int = 0
+    handed_over: bool = False
 
 
 def hooks_of(history: Iterable[ev.Event]) -> list[HookView]:
@@ -206,4 +207,5 @@ def _wait_for(step: StepView) -> Wait:
     return Wait(
         kind="step", name=step.name, cmd=step.cmd, attempt=last.number,
         since=last.started_at if running else last.ended_at, worker=last.worker if running else "",
+        handed_over=step.handed_over,
     )  # fmt: skip

@@ -294,6 +294,8 @@ def _of(wait: Wait, max_attempts: Mapping[str, int]) -> str:
 def _executing(wait: Wait, now: int, max_attempts: Mapping[str, int]) -> str:
     tried = f", {_of(wait, max_attempts)}" if wait.attempt > 1 else ""
     lasts = length(now - wait.since) if wait.since is not None else "a moment"
+    if wait.handed_over:
+        return f"step {wait.name!r} was handed over {lasts} ago, and whoever has its token ends it{tried}"
     if not wait.worker:
         return f"step {wait.name!r} waits for a worker, for {lasts}: the last one was lost{tried}"
     return f"step {wait.name!r} executes on {wait.worker} for {lasts}{tried}"

@@ -98,6 +98,7 @@ RETURNING lim, key;
 SELECT run, cmd, token, granted, lim, rest FROM slots WHERE run {numbered nos} ORDER BY no;
 
 -- name: places
+-- Those that wait first: of each all before it are counted, so not too many of them.
 SELECT s.cmd, s.key, s.asked_at, s.granted,
     CASE WHEN s.granted = 1 THEN 0 ELSE (
         SELECT count(*) FROM slots w
@@ -106,7 +107,8 @@ SELECT s.cmd, s.key, s.asked_at, s.granted,
     (SELECT count(*) FROM slots h WHERE h.app = s.app AND h.lim = s.lim AND h.key = s.key AND h.granted = 1),
     (SELECT l.next FROM lines l WHERE l.app = s.app AND l.lim = s.lim AND l.key = s.key),
     l.name, l.keyed, l.of_runs, l.concurrency, l.rate, l.period, l.burst
-FROM slots s {ordered_join} limits l ON l.app = s.app AND l.name = s.lim WHERE s.run = :no ORDER BY s.no;
+FROM slots s {ordered_join} limits l ON l.app = s.app AND l.name = s.lim
+WHERE s.run = :no ORDER BY s.granted, s.no LIMIT :limit;
 
 -- name: select_limits
 SELECT name, keyed, of_runs, concurrency, rate, period, burst,

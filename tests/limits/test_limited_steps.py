@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,7 +112,7 @@ def test_keys_are_served_in_turn_where_all_share_a_limit(app: App, gauge: Gauge)
         greedy = fan.start("greedy", 40)
         until(lambda: gauge.order == ["greedy"])
         modest = fan.start("modest", 4)
-        until(lambda: len(app.store.places(modest.id)) == 8)
+        until(lambda: len(app.store.places(modest.id, 100)) == 8)
         gauge.held.set()
         greedy.result()
         modest.result()
@@ -213,7 +214,7 @@ def test_whatever_ends_a_run_or_holds_it_others_get_its_slots(app: App, gauge: G
         one = first.start()
         until(lambda: gauge.order == ["first"])
         two = second.start()
-        until(lambda: len(app.store.places(two.id)) == 1)
+        until(lambda: len(app.store.places(two.id, 100)) == 1)
         if how == "fail":
             gauge.held.set()
             world.advance("2h")
@@ -227,7 +228,7 @@ def test_whatever_ends_a_run_or_holds_it_others_get_its_slots(app: App, gauge: G
             one.resume()
             world.settle()
         else:
-            assert world.store.places(one.id) == []
+            assert world.store.places(one.id, 100) == []
     assert gauge.peak == 1 or how in ("cancel", "terminate"), "nobody can interrupt a thread"
 
 
@@ -254,7 +255,7 @@ def test_a_step_that_is_no_longer_wanted_leaves_the_line(app: App, gauge: Gauge)
         one = holder.start()
         until(lambda: gauge.order == ["holder"])
         two = impatient.start()
-        until(lambda: len(world.store.places(two.id)) == 1)
+        until(lambda: len(world.store.places(two.id, 100)) == 1)
         world.clock._held_up += 1  # the step that executes lets time pass
         try:
             assert two.result() == "gave up"
@@ -289,6 +290,27 @@ def test_a_key_that_can_not_be_told_sets_the_run_aside(app: App) -> None:
 
     with TestApp(app), pytest.raises(RunStuckError, match="customer"):
         pay.start().result()
+
+
+def test_steps_on_other_machines_are_limited_too(tmp_path: Path, gauge: Gauge) -> None:
+    app = App("limits", str(tmp_path / "limits.db"))
+
+    @app.step(concurrency=1, queue="gpu")
+    def train(number: int) -> int:
+        with gauge.measured(number):
+            return number
+
+    @app.workflow
+    async def fan() -> int:
+        return sum(await asyncio.gather(*(train.submit(i) for i in range(5))))
+
+    with app.worker():
+        run = fan.start()
+        until(lambda: [(each.queue, each.waiting) for each in app.store.queues()] == [("gpu", 1)])
+        with app.executor(["gpu"]):
+            assert run.result(timeout=60) == 10
+    assert (gauge.order, gauge.peak) == ([0, 1, 2, 3, 4], 1)
+    app.close()
 
 
 # -- runs
