@@ -73,6 +73,11 @@ async def hangs_async(ledger: str) -> None:
         note(ledger, "interrupted")
 
 
+async def hangs_long(ledger: str) -> None:
+    note(ledger, "begun")
+    await hangs_async(ledger)
+
+
 def stalls(signs: int) -> None:
     for done in range(signs):
         this_step.progress(done, signs)
@@ -181,7 +186,7 @@ def make_app(way: str, how: dict[str, Any]) -> SimpleNamespace:
         unencodable=step(unencodable, max_retries=3),
         hangs=step(hangs, timeout="300ms"),
         hangs_async=step(hangs_async, timeout="300ms"),
-        hangs_long=step(hangs_async, name="hangs_long", timeout=None),
+        hangs_long=step(hangs_long, timeout=None),
         stalls=step(stalls, timeout=None, stall_timeout="500ms"),
         in_pieces=step(in_pieces, max_retries=9),
         shows_progress=step(shows_progress, timeout=None),

@@ -145,12 +145,12 @@ def test_a_step_may_end_elsewhere(way: Way) -> None:
 def test_a_cancelled_run_interrupts_its_step(way: Way) -> None:
     run = way.made.hangs_long.start(way.ledger("cancelled"))
     store = way.made.app.store
-    way.until(lambda: any(row.worker for row in store.attempts(run.id)) or run.steps)
+    way.until(lambda: way.effects("cancelled"))
     run.cancel()
     with pytest.raises(RunCancelledError):
         run.result(timeout=LONG)
     if way.name != "process":  # there it is killed
-        way.until(lambda: way.effects("cancelled") == ["interrupted"])
+        way.until(lambda: way.effects("cancelled") == ["begun", "interrupted"])
     assert store.attempts(run.id) == []
 
 

@@ -198,7 +198,7 @@ app.workflow(schedule=15)  # E: call-overload
 app.schedules.declare("@daily", fulfil)  # E: call-overload
 app.schedules.declare("@daily", fulfil, 17)  # E: call-overload
 app.schedules.put("@daily", fulfil, "o-1", expres=True)  # E: call-arg
-Schedule("@daily", overlap="cancel")  # E: arg-type
+Schedule("@daily", overlap="later")  # E: arg-type
 every("15m", 5)  # E: call-arg
 
 
