@@ -10,7 +10,7 @@ import msgspec
 from holdfast.codec.blobs import Apart, Blobs, size_of
 from holdfast.codec.chain import Chain, SignedPickle, Transform
 from holdfast.codec.exceptions import ErrorWriter, clip, learn_errors, message_of, rebuild, stand_in, type_name
-from holdfast.codec.hints import CallHints, Conformer
+from holdfast.codec.hints import SCALARS, CallHints, Conformer
 from holdfast.codec.paths import Misfit, explain
 from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
@@ -150,6 +150,17 @@ class Codec:
             signature.check(args, kwargs, after)
         except (Misfit, RecursionError) as exc:
             raise ArgumentError(explain(exc, what, root="")) from exc.__cause__
+
+    def misfit(self, value: object, hint: Any, what: str) -> str:
+        """Why a value can't be what an annotation asks for; empty if it is, or can be made so."""
+        if hint is Any or (type(value) is hint and hint in SCALARS):  # the most common
+            return ""
+        try:
+            self._conformer.converter(hint)(value)
+            self._conformer.check(value)
+        except (Misfit, RecursionError) as exc:
+            return explain(exc, what, root="")
+        return ""
 
     def decode_call(
         self, data: Data, signature: CallHints | None = None, of_step: str | None = None

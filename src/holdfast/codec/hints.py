@@ -34,7 +34,7 @@ _BY_MSGSPEC |= {dt.datetime, dt.date, dt.time, dt.timedelta}
 _MADE_OF: dict[type, Any] = dict.fromkeys((Path, PurePath, PurePosixPath, PureWindowsPath), str)
 _MADE_OF |= {Fraction: int | str, complex: int | float}
 _ORDERED = (list, tuple, deque)
-_SCALAR = frozenset({str, int, float, bool, type(None), bytes})
+SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 MAX_DEPTH = 100
 _LISTS: dict[Any, Any] = {cls: cls for cls in (*_ORDERED, set, frozenset)}
 _LISTS |= dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list)
@@ -260,7 +260,7 @@ class Conformer:
         """Refuse objects whose fields are not what their class says, as a dict in their place would be. Nothing is
         converted: an object is what it is."""
         kind = type(value)
-        if kind in _SCALAR or depth > MAX_DEPTH:
+        if kind in SCALARS or depth > MAX_DEPTH:
             return
         if kind is dict:
             for key, item in value.items():
@@ -360,7 +360,7 @@ class CallHints:
     def check(self, args: Iterable[Any], kwargs: Mapping[str, Any], after: int = 0) -> None:
         """Refuse objects among the arguments whose fields are not what their classes say."""
         for i, arg in enumerate(args):
-            if type(arg) not in _SCALAR:
+            if type(arg) not in SCALARS:
                 self._conformer.check_at(self.position(after + i), arg, 0)
         for name, arg in kwargs.items():
             self._conformer.check_at(name, arg, 0)

@@ -53,6 +53,7 @@ class LocalExecutor(Executor):
         keep_logs: int | None = logging.INFO,
         transact: Transact | None = None,
         instruments: Instruments | None = None,
+        is_strict: bool = False,
     ) -> None:
         self._find = find
         self.codec = codec
@@ -67,7 +68,7 @@ class LocalExecutor(Executor):
         self.sealed: dict[int, Execution] = {}
         self.alarms = Alarms()
         self._surroundings = surroundings or Surroundings()
-        self.runner = Runner(codec, self._surroundings, transact)
+        self.runner = Runner(codec, self._surroundings, transact, is_strict)
         self._loops = Loops(tasks, self._on_loop, self.alarms, self._surroundings)
         self._threads: Threads[Execution] = Threads(threads, "step", self._on_thread)
         self._processes = ProcessPool(child_command)

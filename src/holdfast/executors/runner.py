@@ -18,11 +18,12 @@ from holdfast.codec import Codec
 from holdfast.codec.exceptions import check_harmless, message_of, type_name
 from holdfast.core.context import StepContext
 from holdfast.core.definitions import StepDefinition
-from holdfast.errors import FatalError, RetryableError, StepError, WrongContextError
+from holdfast.errors import EncodeError, FatalError, RetryableError, StepError, WrongContextError
 from holdfast.executors.surroundings import Surroundings
 from holdfast.logs import KeptLogs
 from holdfast.ports import Attempt, Outcome, StepTransaction
 
+logger = logging.getLogger("holdfast.step")
 Transact = Callable[[int, str], StepTransaction]
 """Makes the transaction of a step, from its run's number and its key."""
 
@@ -51,8 +52,11 @@ class LoggedContext(StepContext):
 class Runner:
     """Executes attempts one by one. It raises nothing, and holds nothing between them but their surroundings."""
 
-    def __init__(self, codec: Codec, surroundings: Surroundings, transact: Transact | None = None) -> None:
+    def __init__(
+        self, codec: Codec, surroundings: Surroundings, transact: Transact | None = None, is_strict: bool = False
+    ) -> None:
         self._codec = codec
+        self._is_strict = is_strict  # a result that isn't what the step's annotation says is a failure
         self._surroundings = surroundings
         self._transact = transact
 
@@ -94,7 +98,7 @@ class Runner:
             result = self._surroundings.execute(definition, context)
         except BaseException as error:  # whatever a step raises is its outcome, and never the worker's
             return self.failed(context, error)
-        return self.succeeded(context, result)
+        return self.succeeded(definition, context, result)
 
     async def arun(self, definition: StepDefinition, context: StepContext) -> Outcome:
         """Execute an attempt of an async step on the running loop, in the current context."""
@@ -102,13 +106,18 @@ class Runner:
             result = await self._surroundings.aexecute(definition, context)
         except BaseException as error:
             return self.failed(context, error)
-        return self.succeeded(context, result)
+        return self.succeeded(definition, context, result)
 
-    def succeeded(self, context: StepContext, result: Any) -> Outcome:
+    def succeeded(self, definition: StepDefinition, context: StepContext, result: Any) -> Outcome:
         attempt = context.attempt
         if context.handed_over:
             return self._handed_over(context)
         try:
+            unfit = self._codec.misfit(result, definition.result_type, f"the result of step {attempt.step!r}")
+            if unfit and self._is_strict:
+                raise EncodeError(f"{unfit}; return what the annotation says, or correct it (a worker only warns)")
+            if unfit:
+                logger.warning("%s; return what the annotation says, or correct it", unfit)
             encoded = self._codec.encode(result, f"the result of step {attempt.step!r}", apart=True)
         except BaseException as error:  # the code of a value's own class, or a transform of the app's codec
             return self.failed(context, error)

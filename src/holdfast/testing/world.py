@@ -98,6 +98,7 @@ class TestApp:
             keep_logs=app.keep_logs,
             transact=self.store.transaction,
             instruments=app.instruments,
+            is_strict=True,
         )
         settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
         self.engine = Engine(
