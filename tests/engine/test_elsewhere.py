@@ -4,6 +4,7 @@ does by hand what one does."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +64,13 @@ class Elsewhere:
     def vanish(self) -> None:
         """As if its process had died."""
         self.store.let_go(self.worker)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """What these apps leave is not found by tests that look for what others leave."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

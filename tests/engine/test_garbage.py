@@ -89,10 +89,13 @@ def collected() -> Iterator[Counter[str]]:
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.garbage.clear()
+    earlier = {
+        id(each) for each in gc.get_objects()
+    }  # other tests' apps may be let go of meanwhile, with all they hold
     try:
         yield found
         gc.collect()
-        found.update(type(each).__name__ for each in gc.garbage)
+        found.update(type(each).__name__ for each in gc.garbage if id(each) not in earlier)
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, FatalError, Limit, RetryableError, RunCancelledError, Status, sleep, wf
-from holdfast.errors import DefinitionError, RunStuckError
+from holdfast.errors import DefinitionError, RunStuckError, StoreUnavailableError
 from holdfast.testing import TestApp
 
 
@@ -277,6 +277,33 @@ def test_the_limit_of_a_single_step_started_as_a_run_holds_too(app: App, gauge: 
         runs = [charge.start(i) for i in range(5)]
         assert [run.result() for run in runs] == [0, 1, 2, 3, 4]
     assert gauge.peak == 1
+
+
+def test_a_slot_that_was_granted_without_an_answer_is_found(
+    app: App, gauge: Gauge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.step(concurrency=1)
+    def charge(number: int) -> int:
+        with gauge.measured(number):
+            return number
+
+    @app.workflow
+    async def fan() -> int:
+        return sum(await asyncio.gather(*(charge.submit(i) for i in range(3))))
+
+    with TestApp(app) as world:
+        serve, failed = world.store.serve, list[str]()
+
+        def fails_once(*args: Any) -> Any:
+            served = serve(*args)
+            if served.letters and not failed:
+                failed.append(args[1])
+                raise StoreUnavailableError("the answer was lost")
+            return served
+
+        monkeypatch.setattr(world.store, "serve", fails_once)
+        assert fan.start().result() == 3
+    assert (failed, gauge.peak) == (["charge"], 1)
 
 
 def test_a_key_that_can_not_be_told_sets_the_run_aside(app: App) -> None:

@@ -138,7 +138,7 @@ def test_workflows_workers_and_schedules_are_listed(client: httpx.Client) -> Non
     assert schedule["name"] == "nightly"
     assert act(client, "pause_schedule", id="nightly", reason="holiday").status_code == 200
     [schedule] = client.get("/api/schedules").json()["schedules"]
-    assert (schedule["paused"], schedule["reason"]) == (True, "holiday")
+    assert (schedule["paused"], schedule["reason"]) == (True, "holiday (by admin at 127.0.0.1)")
     started = act(client, "trigger_schedule", id="nightly").json()["id"]
     assert client.get("/api/run", params={"id": started}).status_code == 200
 

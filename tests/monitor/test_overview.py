@@ -150,8 +150,8 @@ def test_a_hook_says_what_it_takes(client: httpx.Client) -> None:
     [hook] = until(lambda: client.get("/api/hooks").json()["hooks"])
     shape = hook["schema"]["$defs"]["Decision"]["properties"]
     assert {name: field["type"] for name, field in shape.items()} == {"approved": "boolean", "note": "string"}
-    assert act(client, "send", id="d", hook="decision", payload={"approved": "x"}).status_code == 422
-    assert act(client, "send", id="d", hook="decision", payload={"approved": True}).status_code == 200
+    assert act(client, "send", id="d", hook="shop_decision", payload={"approved": "x"}).status_code == 422
+    assert act(client, "send", id="d", hook="shop_decision", payload={"approved": True}).status_code == 200
     assert run.result(timeout=20) is True
 
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import click
 
-from holdfast.cli.failures import Failure, told_in_a_sentence
+from holdfast.cli.failures import OK, UNREACHABLE, Failure, told_in_a_sentence
 from holdfast.cli.monitor import load_serving
 from holdfast.cli.output import note, say
 from holdfast.cli.target import Target, open_target
@@ -144,4 +144,6 @@ def dev(context: click.Context, port: int | None, no_reload: bool, opens: bool, 
     server.socket.close()
     if changed and host.failure is None and not stopping.asked:
         begin_anew(token, number, changed)
-    stopping.is_over(0)
+    code = OK if host.failure is None else UNREACHABLE
+    stopping.is_over(code)
+    context.exit(code)

@@ -86,7 +86,7 @@ def _send(run: Run[Any], order: Order) -> None:
 
 
 def _pause_schedule(app: App, client: Client, order: Order) -> dict[str, Any]:
-    app.schedules.pause(order.id, order.reason)
+    app.schedules.pause(order.id, f"{order.reason} (by {client.by})".strip())
     return {}
 
 

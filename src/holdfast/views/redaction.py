@@ -9,7 +9,8 @@ from holdfast.codec import Codec
 from holdfast.views.values import Data, PlainReader
 
 Redact = Callable[[str, Any], Any]
-"""Given the name that a plain value has (its key, `message`, `traceback`; empty in a list) and the value: what is shown."""
+"""Given the name that a plain value has (its key; in a list, that of the list; empty if there is none) and the value: what
+is shown."""
 
 
 class RedactingReader(PlainReader):

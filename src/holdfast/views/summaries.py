@@ -96,7 +96,7 @@ def step_summary(
         "undoes": view.undoes or None,
         "key": view.key or None,
         "reason": view.reason,
-        "progress": None if shown is None else msgspec.json.decode(shown),
+        "progress": reader.value(shown),
         "logs": [
             {key: kept[key] for key in ("attempt", "dropped", "lines")} for kept in logs if kept["cmd"] == view.cmd
         ],

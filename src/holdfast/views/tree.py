@@ -130,7 +130,7 @@ def _step(view: StepView, progress: bytes | None, now: int, reader: PlainReader,
     return TreeNode(
         name=view.key or view.name, state=str(view.state), run_id=view.child_id, attempt=view.attempts,
         started_at=view.started_at, ended_at=view.ended_at, detail=detail, reused=view.reused, undoes=view.undoes,
-        progress=None if progress is None else msgspec.json.decode(progress), children=[],
+        progress=reader.value(progress), children=[],
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 import { html, render } from "./html.js";
 import { link } from "./api.js";
 import { Empty } from "./parts.js";
-import { path } from "./router.js";
+import { decoded, path } from "./router.js";
 import { Failures } from "./failures.js";
 import { Import } from "./importing.js";
 import { Invocation, Invocations } from "./invocations.js";
@@ -19,11 +19,11 @@ const PAGES = { [RUNS]: ["Runs", Runs], "workflows/": ["Workflows", Workflows], 
 function Page() {
   const at = path.value;
   if (at.startsWith(`${RUNS}/`)) {
-    const id = decodeURIComponent(at.slice(RUNS.length + 1));
+    const id = decoded(at.slice(RUNS.length + 1));
     return html`<${Shell}><${Run} key=${id} id=${id} /><//>`;
   }
   if (at.startsWith("invocations/")) {
-    const [id, cmd] = at.slice("invocations/".length).split("/").map(decodeURIComponent);
+    const [id, cmd] = at.slice("invocations/".length).split("/").map(decoded);
     return html`<${Shell}><${Invocation} key=${id + cmd} run=${id} cmd=${cmd ?? ""} /><//>`;
   }
   const found = PAGES[at];

@@ -21,6 +21,15 @@ export function go(href) {
   }
 }
 
+/** A part of an address, as it is if nobody can read it. @param {string} text */
+export function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 addEventListener("popstate", look);
 
 addEventListener("click", (event) => {

@@ -109,3 +109,16 @@ FROM slots s JOIN runs r ON r.no = s.run
 WHERE s.app = :app AND s.lim = :name AND s.key = :key AND s.granted = 0 AND s.turn > 0 AND s.evicted = 0
 ORDER BY s.turn, s.no LIMIT :limit
 FOR UPDATE OF s SKIP LOCKED;
+
+-- name: lost_attempts
+-- From one worker that has claimed something to the next by the index, whatever the statistics say.
+SELECT {attempt} FROM attempts a
+WHERE a.worker = ANY(ARRAY(
+    WITH RECURSIVE who (worker) AS (
+        (SELECT worker FROM attempts WHERE worker IS NOT NULL ORDER BY worker LIMIT 1)
+        UNION ALL
+        SELECT (SELECT n.worker FROM attempts n WHERE n.worker > who.worker ORDER BY n.worker LIMIT 1) FROM who
+        WHERE who.worker IS NOT NULL)
+    SELECT worker FROM who
+    WHERE worker IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.id = who.worker)))
+  AND a.app = :app LIMIT :limit;
