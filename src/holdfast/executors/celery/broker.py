@@ -18,6 +18,8 @@ HEADER = "holdfast"
 AT_ONCE = 500
 """How many messages are sent with one command."""
 LOWEST, HIGHEST = 0, 9
+TaskName = Callable[[str], str]
+"""The name of the task of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,3 @@ def _is_redis(producer: Any) -> bool:
     """By name: without a driver for Redis its class can't be imported."""
     channel = type(producer.channel)
     return (channel.__module__, channel.__name__) == ("kombu.transport.redis", "Channel")
-
-
-TaskName = Callable[[str], str]
