@@ -606,6 +606,9 @@ class Engine:
         if self._has_unknown_grants and live.steps.slots:  # nobody else would ever tell it
             self._is_idle_now(live)
             return
+        if live.is_ahead(now):  # it waits for a time that is too late, and first has to know
+            self._make_ready(live)
+            return
         live.release(now)
         self._touched[no] = live
 

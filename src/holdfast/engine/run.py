@@ -658,12 +658,16 @@ class LiveRun:
                 return bool(self.deliveries)
         return False
 
+    def is_ahead(self, now: int) -> bool:
+        """Whether the clock was set back since its code has seen the time."""
+        execution = self.execution
+        return execution is not None and execution.time - now - execution.ahead > AHEAD and self.row.durable
+
     def _fire_timers(self, now: int, end: float) -> bool:
         assert self.execution is not None
         execution = self.execution
-        by = execution.time - now
-        if by - execution.ahead > AHEAD and self.row.durable:
-            self._note(ev.ClockSetBack(ts=now, by=by))
+        if self.is_ahead(now):
+            self._note(ev.ClockSetBack(ts=now, by=execution.time - now))
             self.steps.retries = [
                 (execution.steps[cmd].command.not_before, cmd)
                 for _, cmd in self.steps.retries
