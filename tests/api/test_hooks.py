@@ -50,7 +50,7 @@ class Note(msgspec.Struct):
     text: str
 
 
-decision = define_hook("decision", payload=Decision)
+decision = define_hook("verdict", payload=Decision)
 delivery = define_hook("delivery", payload=Delivery)
 note = define_hook("note", payload=Note)
 count = define_hook("count", payload=int)
@@ -553,11 +553,11 @@ def test_a_hook_by_its_name_alone_gets_the_defined_type_too(app: App) -> None:
 
     @app.workflow
     async def flow() -> None:
-        seen.append(await hook("decision"))
+        seen.append(await hook("verdict"))
 
     with TestApp(app, check_replay=False):
         run = flow.start()
-        run.send("decision", {"approved": True, "by": "me"})
+        run.send("verdict", {"approved": True, "by": "me"})
         run.result()
     assert seen == [Decision(approved=True, by="me")]
 
@@ -565,10 +565,10 @@ def test_a_hook_by_its_name_alone_gets_the_defined_type_too(app: App) -> None:
 @pytest.mark.parametrize(
     ("name", "payload", "words"),
     [
-        ("decision", {"approved": "perhaps", "by": "me"}, "hook 'decision' takes Decision: .*approved"),
-        ("decision", {"approved": True}, "(?s)hook 'decision' takes Decision: .*by"),
-        ("decision", {"approved": True, "by": "me", "amount": -1}, "hook 'decision' takes Decision: .*amount"),
-        ("decision", 5, "hook 'decision' takes Decision"),
+        ("verdict", {"approved": "perhaps", "by": "me"}, "hook 'verdict' takes Decision: .*approved"),
+        ("verdict", {"approved": True}, "(?s)hook 'verdict' takes Decision: .*by"),
+        ("verdict", {"approved": True, "by": "me", "amount": -1}, "hook 'verdict' takes Decision: .*amount"),
+        ("verdict", 5, "hook 'verdict' takes Decision"),
         ("delivery", {"parcel": "p"}, "hook 'delivery' takes Delivery: .*at"),
         ("delivery", {"parcel": "p", "at": "soon", "weights": []}, "hook 'delivery' takes Delivery: .*at"),
         ("count", "five", "hook 'count' takes int"),
@@ -727,7 +727,7 @@ def test_what_is_sent_ahead_of_its_time_is_no_warning(app: App, caplog: pytest.L
 
 def test_two_apps_may_have_hooks_of_one_name_with_payloads_of_their_own(app: App) -> None:
     other = App("other", ":memory:")
-    mine, theirs = app.define_hook("decision", int), other.define_hook("decision", str)
+    mine, theirs = app.define_hook("verdict", int), other.define_hook("verdict", str)
     for each, definition in ((app, mine), (other, theirs)):
 
         @each.workflow(name="decides")
@@ -737,7 +737,7 @@ def test_two_apps_may_have_hooks_of_one_name_with_payloads_of_their_own(app: App
         with TestApp(each):
             run = each.start("decides")
             good, bad = (1, "no") if each is app else ("yes", 2)
-            with pytest.raises(HookPayloadError, match="hook 'decision' takes"):
-                run.send("decision", bad)
-            run.send("decision", good)
+            with pytest.raises(HookPayloadError, match="hook 'verdict' takes"):
+                run.send("verdict", bad)
+            run.send("verdict", good)
             assert run.result() == good

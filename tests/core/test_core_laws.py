@@ -39,6 +39,15 @@ seeds = st.integers(0, 2**16)
 DISTURBED: dict[str, Any] = {"hooks": ("a",), "cancel": True, "notes": True}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def only_what_these_tests_make_is_collected() -> Iterator[None]:
+    """What is in the process already is much, and looking at it each time takes most of the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @laws
 @given(workflows, some_program, seeds)
 def test_replaying_twice_gives_the_same_commands_and_the_same_state(workflow: str, op: Any, seed: int) -> None:

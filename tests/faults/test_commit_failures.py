@@ -91,7 +91,7 @@ def storm(world: World, seed: int) -> None:
     assert results["diary"][2] == {"chapter": 2, "seen": 7}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_commits_that_fail_now_and_then_lose_nothing_and_repeat_nothing(world: World, seed: int) -> None:
     storm(world, seed)
 

@@ -403,7 +403,8 @@ class LiveRun:
     def probe_is_over(self) -> None:
         """Its code has gone as far as it can, and the worker lives."""
         self.probe = Probe.NONE
-        if self.execution is not None and not self.execution.steps and not self.released:
+        nothing_begins = not (self.steps.to_schedule or self.steps.inflight)  # of its steps, which may be what kills
+        if self.execution is not None and nothing_begins and not self.released:
             self.steps.progressed()
 
     def _begins_at(self, last: ev.Event) -> int:

@@ -44,7 +44,7 @@ export function Runs() {
   const [shown, setShown] = useState(/** @type {any[]} */ ([]));
   const [fresh, setFresh] = useState(/** @type {any[] | null} */ (null));
   const [at, setShownAt] = useState(-1);
-  // Keys come faster than the page is drawn.
+  // Keys come faster than the page is drawn, and than what listens to them is changed.
   const place = useRef(-1);
   /** @param {number} to */
   function setAt(to) {
@@ -81,19 +81,22 @@ export function Runs() {
     });
   }
 
+  const rows = last.current === key ? shown : data?.runs ?? [];
+  const listed = useRef(rows);
+  listed.current = rows;
   useEffect(() => {
     /** @param {KeyboardEvent} event */
     function press(event) {
       if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
       if (/** @type {HTMLElement} */ (event.target).closest("input, textarea, select")) return;
       if (event.key === "j" || event.key === "k") {
-        const to = Math.min(Math.max(place.current + (event.key === "j" ? 1 : -1), 0), shown.length - 1);
+        const to = Math.min(Math.max(place.current + (event.key === "j" ? 1 : -1), 0), listed.current.length - 1);
         setAt(to);
         const row = /** @type {HTMLElement | null} */ (document.querySelectorAll("tbody tr")[to]);
         row?.scrollIntoView({ block: "nearest" });
         row?.querySelector("a")?.focus({ preventScroll: true });
-      } else if (event.key === "x" && shown[place.current]) {
-        pick(shown[place.current].id);
+      } else if (event.key === "x" && listed.current[place.current]) {
+        pick(listed.current[place.current].id);
       } else if (event.key === "n" && data?.after) {
         go(address({ after: String(data.after) }));
       } else if (event.key === "p" && after) {
@@ -104,7 +107,6 @@ export function Runs() {
     return () => removeEventListener("keydown", press);
   });
 
-  const rows = last.current === key ? shown : data?.runs ?? [];
   const isNew = fresh ? fresh.filter((run) => !shown.some((each) => each.id === run.id)).length : 0;
   return html`
     <header class="head"><h1>Runs</h1><span class="spacer"></span><${SavedViews} filter=${filter} /></header>
