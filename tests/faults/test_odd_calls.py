@@ -237,7 +237,7 @@ class World:
 
     def call_outside(self) -> None:
         what, make = self.call()
-        if what.startswith(("Run.result(", "Run.aresult(", "wf.sleep(")) and not _is_short(what):
+        if what.partition("(")[0].rpartition(".")[2] in WAITING and not _is_short(what):
             return
         self._made(what, make)
 
@@ -334,9 +334,21 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
+WAITING = {
+    *("result", "aresult", "get", "ask", "aask", "wait_data", "await_data", "start_and_ask", "astart_and_ask", "sleep")
+}
+"""What may wait as long as it is told to."""
+
+
 def _is_short(what: str) -> bool:
     """Whether it waits no longer than a moment: with a time of ours, or with one that is refused."""
-    return any(f"({time}" in what for time in ("0.01", "'10ms'", "0)", "0.001", "None)", "-", "'x'", "nan"))
+    before = ("timeout=",) if "timeout=" in what else ("(", ", ")
+    times = ("0.01", "'10ms'", "0)", "0.001", "None)", "-", "'x'", "nan")
+    if what.startswith(("Run.result", "Run.aresult", "Run.get", "wf.sleep")):
+        before = ("(",)
+    else:
+        times = times[:2]  # of ours
+    return any(place + time in what for place in before for time in times)
 
 
 async def _within(coroutine: Any) -> Any:
