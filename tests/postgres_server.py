@@ -7,27 +7,23 @@ HOLDFAST_TEST_POSTGRES names another server to test with.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import os
 import pwd
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from server_keeper import keep, shared
 
 OPTIONS = (
     "fsync=off", "full_page_writes=off", "listen_addresses=", "max_connections=200", "shared_buffers=32MB",
     "max_wal_size=256MB", "autovacuum_naptime=5s",
 )  # fmt: skip
 """Nothing here survives the machine. It survives the server all the same: what is committed is written, if not synced."""
-
-
-_keepers: list[subprocess.Popen[bytes]] = []
 
 
 class Missing(Exception):
@@ -109,24 +105,8 @@ def shared_server(place: Path) -> str:
     given = os.environ.get("HOLDFAST_TEST_POSTGRES")
     if given:
         return given
-    with (place / "postgres.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        told = place / "postgres.url"
-        if not told.exists():
-            _installation()
-            run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-            with (place / "postgres.errors").open("w") as errors:
-                keeper = subprocess.Popen(
-                    [sys.executable, __file__, str(run), str(told)], start_new_session=True, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL, stderr=errors,
-                )  # fmt: skip
-            _keepers.append(keeper)  # it outlives this process
-            deadline = time.monotonic() + 60
-            while not told.exists():
-                if time.monotonic() > deadline or keeper.poll() is not None:
-                    raise RuntimeError(f"PostgreSQL did not start: {(place / 'postgres.errors').read_text()}")
-                time.sleep(0.02)
-        return told.read_text()
+    _installation()
+    return shared(place, "postgres", __file__)
 
 
 @contextlib.contextmanager
@@ -143,17 +123,5 @@ def own_server(options: Mapping[str, str] | None = None) -> Iterator[Server]:
         shutil.rmtree(server.folder, ignore_errors=True)
 
 
-def keep(run: int, told: Path) -> None:
-    """Have a server for as long as the test run lives."""
-    with own_server() as server:
-        written = told.with_suffix(".part")
-        written.write_text(server.url)
-        written.rename(told)
-        with contextlib.suppress(ProcessLookupError):
-            while True:
-                os.kill(run, 0)
-                time.sleep(0.25)
-
-
 if __name__ == "__main__":
-    keep(int(sys.argv[1]), Path(sys.argv[2]))
+    keep(own_server())

@@ -7,19 +7,17 @@ HOLDFAST_TEST_REDIS names another server to test with: redis://host:port, of whi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_keepers: list[subprocess.Popen[bytes]] = []
+from server_keeper import keep, shared
 
 
 class Missing(Exception):
@@ -79,24 +77,8 @@ def shared_server(place: Path) -> str:
     given = os.environ.get("HOLDFAST_TEST_REDIS")
     if given:
         return given
-    with (place / "redis.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        told = place / "redis.url"
-        if not told.exists():
-            _binary()
-            run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-            with (place / "redis.errors").open("w") as errors:
-                keeper = subprocess.Popen(
-                    [sys.executable, __file__, str(run), str(told)], start_new_session=True, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL, stderr=errors,
-                )  # fmt: skip
-            _keepers.append(keeper)  # it outlives this process
-            deadline = time.monotonic() + 60
-            while not told.exists():
-                if time.monotonic() > deadline or keeper.poll() is not None:
-                    raise RuntimeError(f"Redis did not start: {(place / 'redis.errors').read_text()}")
-                time.sleep(0.02)
-        return told.read_text()
+    _binary()
+    return shared(place, "redis", __file__)
 
 
 @contextlib.contextmanager
@@ -111,17 +93,5 @@ def own_server() -> Iterator[Server]:
         shutil.rmtree(server.folder, ignore_errors=True)
 
 
-def keep(run: int, told: Path) -> None:
-    """Have a server for as long as the test run lives."""
-    with own_server() as server:
-        written = told.with_suffix(".part")
-        written.write_text(server.url)
-        written.rename(told)
-        with contextlib.suppress(ProcessLookupError):
-            while True:
-                os.kill(run, 0)
-                time.sleep(0.25)
-
-
 if __name__ == "__main__":
-    keep(int(sys.argv[1]), Path(sys.argv[2]))
+    keep(own_server())
