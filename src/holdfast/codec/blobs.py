@@ -157,9 +157,13 @@ class Apart:
             raise TransformError(f"blob {key} can't be {what} in {self.blobs!r}: {show_error(error)}") from error
 
 
+MARK = b'"blob"'
+"""Recorded bytes without it name none."""
+
+
 def keys_in(payload: bytes) -> list[str]:
     """The blobs that recorded bytes name. Inside of a JSON text the pattern can't be: its quotes would be escaped."""
-    if b'"blob"' not in payload:
+    if MARK not in payload:
         return []
     return [key.decode() for key in _REFERENCE.findall(payload)]
 

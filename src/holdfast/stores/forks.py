@@ -113,8 +113,5 @@ class ForkGate:
                 'process afresh (multiprocessing.get_context("spawn"), subprocess)'
             )
 
-    def _present(self) -> list[Attendant]:
-        return [attendant for ref in list(self._attendants) if (attendant := ref()) is not None]
-
 
 gate = ForkGate()

@@ -30,10 +30,11 @@ Ask = Callable[[str, dict[str, Any]], list[Any]]
 class _Place(NamedTuple):
     """Where a value is looked for: the one at `low`, or those between two."""
 
-    values: dict[str, str]
-    body: bytes | None = None
-    low: str = "="
+    low: str
     high: str = ""
+    body: bytes | None = None
+    from_low: str = "="
+    to_high: str = ""
 
 
 class Search:
@@ -89,22 +90,22 @@ class Search:
     def _by_attributes(self) -> None:
         """By what runs are kept under. Older versions wrote the encoded value itself, newer ones a text that sorts as it."""
         if self._query.schedule is not None:
-            self._by_attribute("schedule", [_Place({"low": self._query.schedule})])
+            self._by_attribute("schedule", [_Place(self._query.schedule)])
         for key, value in self._query.data.items():
             order, body = order_key(value.encode()), value.encode()
             exact = order[0] in EXACT and len(order) < VALUE_LIMIT
             self._by_attribute(
                 f"data.{key}",
                 [
-                    _Place({"low": order[:VALUE_LIMIT]}, None if exact else body),
-                    _Place({"low": value[:VALUE_LIMIT]}, body),
+                    _Place(order[:VALUE_LIMIT], body=None if exact else body),
+                    _Place(value[:VALUE_LIMIT], body=body),
                 ],
             )
         for span in self._query.spans:
             places = []
             for one in (span, *span.others):
-                bounds = {"low": one.low[:VALUE_LIMIT], "high": one.high[: VALUE_LIMIT + 1]}
-                places.append(_Place(bounds, None, ">" if one.above else ">=", "<=" if one.upto else "<"))
+                low, high = one.low[:VALUE_LIMIT], one.high[: VALUE_LIMIT + 1]
+                places.append(_Place(low, high, None, ">" if one.above else ">=", "<=" if one.upto else "<"))
             self._by_attribute(f"data.{span.key}", places)
 
     def _by_attribute(self, key: str, places: list[_Place]) -> None:
@@ -113,11 +114,11 @@ class Search:
         parameters: dict[str, Any] = {f"key{n}": key}
         found, exactly = [], []
         for j, place in enumerate(places):
-            condition = f"key = :key{n} AND value {place.low} :low{n}_{j}"
-            parameters[f"low{n}_{j}"] = place.values["low"]
-            if place.high:
-                condition += f" AND value {place.high} :high{n}_{j}"
-                parameters[f"high{n}_{j}"] = place.values["high"]
+            condition = f"key = :key{n} AND value {place.from_low} :low{n}_{j}"
+            parameters[f"low{n}_{j}"] = place.low
+            if place.to_high:
+                condition += f" AND value {place.to_high} :high{n}_{j}"
+                parameters[f"high{n}_{j}"] = place.high
             found.append(condition)
             if place.body is not None:
                 condition += f" AND body = :body{n}_{j}"

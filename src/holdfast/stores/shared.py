@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import astuple
 
-from holdfast.codec.blobs import keys_in
+from holdfast.codec.blobs import MARK, keys_in
 from holdfast.errors import Fenced, StoreBusyError, StoreSchemaError
 from holdfast.ports import (
     AHEAD,
@@ -399,7 +399,7 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
             rows = [(no, *astuple(record), clock) for clock, (no, record) in enumerate(found, first)]
             for statement in self.dialect.insert("history", HISTORY, rows):
                 db.execute(*statement)
-            self._name_blobs(db, [(no, record.payload) for no, record in found if b'"blob"' in record.payload])
+            self._name_blobs(db, [(no, record.payload) for no, record in found if MARK in record.payload])
 
     def _name_blobs(self, db: Any, payloads: Iterable[tuple[int, bytes]]) -> None:
         for no, payload in payloads:
