@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -109,7 +109,14 @@ class DeclaredDead(msgspec.Struct):
     worker: str
 
 
-Arrival = Outcome | Report | Hint | Stop | DeclaredDead
+class Mail(msgspec.Struct, frozen=True):
+    """Messages were put into the inboxes of these runs, which that worker owned."""
+
+    owner: str
+    runs: Sequence[int]
+
+
+Arrival = Outcome | Report | Hint | Mail | Stop | DeclaredDead
 
 
 class Wake(msgspec.Struct):
@@ -288,6 +295,8 @@ class Engine:
             self._take_outcome(arrival)
         elif isinstance(arrival, Hint):
             self._look_at(arrival.topic)
+        elif isinstance(arrival, Mail):
+            self._take_mail(arrival)
         elif isinstance(arrival, Report):
             self._take_report(arrival)
         elif isinstance(arrival, Stop):
@@ -301,11 +310,21 @@ class Engine:
         if everything or topic is Topic.RUNS:
             self.claims.stale = True
         if everything or topic is Topic.INBOX:
-            self.claims.stale = self.inbox.stale = True
+            self.claims.stale = True
+            self.inbox.look()
         if everything or topic is Topic.EVENTS:
             self.events.stale = True
         if everything or topic is Topic.SCHEDULES:
             self.ticks.look()
+
+    def _take_mail(self, mail: Mail) -> None:
+        if mail.owner != self.me.worker:
+            return
+        here = [no for no in mail.runs if no in self.runs]
+        self.inbox.told(here)
+        if len(here) < len(mail.runs):  # let go meanwhile: somebody else may have claimed it, and was not told
+            self._look_at(Topic.INBOX)
+            self._tell_peers(Topic.INBOX)
 
     def _take_outcome(self, outcome: Outcome) -> None:
         attempt = self.inflight.pop(outcome.attempt.token)
@@ -476,12 +495,14 @@ class Engine:
     def _tick(self) -> None:
         """Let schedules start what is due."""
         if self._try("starting what is scheduled", self.ticks.fire):
-            self.claims.stale = self.inbox.stale = True  # runs that go on may have been told to end
+            self._look_at(Topic.INBOX)  # runs that go on may have been told to end
             self._tell_peers(Topic.INBOX)
 
     def _read_inbox(self) -> None:
         for letter in self._try("reading inboxes", lambda: self.inbox.poll(self.me.worker)) or ():
             live = self.runs.get(letter.run_no)
+            if live is None or live.released:
+                self.claims.stale = True  # it is about to be let go, and can be claimed at once
             if live is not None and live.add_letter(letter):
                 self._make_ready(live)
                 if self.reporter.is_on:
@@ -490,7 +511,7 @@ class Engine:
     def _deliver_events(self) -> None:
         """Bring domain events to those of this app who listen: runs to start, runs that wait."""
         if self._try("delivering events", self.events.deliver):
-            self.claims.stale = self.inbox.stale = True
+            self._look_at(Topic.INBOX)
             self._tell_peers(Topic.INBOX)
 
     def _look_at_definitions(self) -> None:
@@ -933,7 +954,7 @@ class Engine:
         if changed:
             self._announce(changed)
         if to_inboxes:
-            self.inbox.stale = True
+            self.inbox.look()
             self._tell_peers(Topic.INBOX)
         elif to_runs:
             self._tell_peers(Topic.RUNS)
@@ -1061,7 +1082,7 @@ class Engine:
         except StoreError as error:
             self._failed("registering", error)
             return False
-        self.claims.stale = self.inbox.stale = True
+        self._look_at(Topic.INBOX)
         return True
 
     def _take_back_all(self) -> None:
