@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.engine import Hint, Mail
 from holdfast.executors.runner import LoggedContext, Runner
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt, Clock, Executor, Notifier, Outcome, Store, Topic, Watch
@@ -77,12 +78,16 @@ class SimulatedNotifier(Notifier):
         self._world = world
         self._host = host
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> str:
+    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> str:
         return ""
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         self._world.at_seam(self._host, "ring")
-        self._world.ring(topic)
+        self._world.hint(Hint(topic))
+
+    def tell(self, owner: str, runs: Sequence[int]) -> None:
+        self._world.at_seam(self._host, "tell")
+        self._world.hint(Mail(owner, runs))
 
     def announce(self, run_ids: Iterable[str]) -> None:
         self._world.at_seam(self._host, "announce")

@@ -75,6 +75,10 @@ class Carried(Puller):
         self._handed: dict[int, Job] = {}
         self._ending: list[Job] = []
 
+    def _having_executed(self, executor: Executor) -> Executor:
+        self._turns = None  # nothing is claimed ahead
+        return executor
+
     def _take(self, arrival: Any) -> None:
         if isinstance(arrival, Told):
             self._told.append(arrival.job)
