@@ -265,7 +265,8 @@ class Engine:
         return self.ticks.stale or self.probation.has_next() or (self.claims.stale and self._has_room())
 
     def _next_turn(self) -> Wake:
-        if self.claims.is_due_unknown and self._has_room() and not self._is_busy():
+        # What was claimed just now goes on first: a new run's first step waits for nothing else.
+        if self.claims.is_due_unknown and self._has_room() and not (self._ready or self.claims.stale):
             self._try("looking for runs", lambda: self.claims.look(self.membership.names))
         pausing, busy = self.backoff.is_on(), self._is_busy()
         if busy and not pausing:
@@ -300,6 +301,7 @@ class Engine:
         everything = topic is Topic.EVERYTHING
         if everything or topic is Topic.RUNS:
             self.claims.stale = True
+            self.claims.is_sure = not everything
         if everything or topic is Topic.INBOX:
             self.claims.stale = self.inbox.stale = True
         if everything or topic is Topic.EVENTS:
@@ -705,6 +707,8 @@ class Engine:
         return min(self.settings.claim, self.settings.max_live - len(self.runs))
 
     def _can_claim(self) -> bool:
+        if self.claims.is_sure and not self.membership.has_peers:
+            return True  # nobody else can have been faster
         return bool(self._try("looking for runs", lambda: self.claims.look(self.membership.names)))
 
     def _write(self, changes: list[tuple[LiveRun, Change]], claim: int) -> Committed:
