@@ -16,10 +16,10 @@ import msgspec
 from holdfast import failpoints
 from holdfast.core.registry import Definitions
 from holdfast.engine.agenda import Agenda
+from holdfast.engine.arrivals import Arrival, Hint, Report, Stop, Wake
 from holdfast.engine.attempts import decode_attempt, unreadable
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.broadcast import Broadcast
-from holdfast.engine.engine import Arrival, Hint, Report, Stop, Wake
 from holdfast.engine.identity import Identity
 from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.records import outcome_message, stream_message
@@ -94,7 +94,6 @@ class Puller:
         self.backoff = Backoff(clock)
         self.agenda = Agenda()
         self.last_commit: float | None = None
-        self.lost: StoreLostError | None = None
         self.strain = ""
         self.stopping = False
         self.inflight: dict[int, Held] = {}
@@ -140,7 +139,7 @@ class Puller:
                 self._claim()
                 self.backoff.succeeded()
             except StoreError as error:
-                self._failed("executing for others", error)
+                self.backoff.failed("executing for others", error)
         return None if self.stopping and self._has_drained() else self._next_turn()
 
     def start_over(self) -> None:
@@ -247,7 +246,7 @@ class Puller:
         try:
             self.membership.register(())
         except StoreError as error:
-            self._failed("registering", error)
+            self.backoff.failed("registering", error)
             return False
         self._is_stale = True
         return True
@@ -303,7 +302,7 @@ class Puller:
             self.membership.swept()
             self.store.check()
         except StoreLostError as error:
-            self.lost = error
+            self.backoff.lost = error
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
 
@@ -356,9 +355,3 @@ class Puller:
             self.reporter.received(attempts, self.store.now())
         self.executor.submit(attempts)
         failpoints.hit("puller.after_hand_over")
-
-    def _failed(self, what: str, error: StoreError) -> None:
-        if isinstance(error, StoreLostError):
-            self.lost = error
-        else:
-            self.backoff.failed(what, error)

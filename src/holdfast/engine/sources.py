@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.ports import Letter, Store
+from holdfast.core.registry import Definitions
+from holdfast.engine.domain_events import EventDelivery
+from holdfast.engine.limits import Lines
+from holdfast.engine.settings import Settings
+from holdfast.engine.ticks import Ticks
+from holdfast.ports import Letter, Store, Topic
 
 LOCKED_AWHILE = 20_000
 """Microseconds until a run that others had locked is looked at again."""
@@ -29,7 +34,7 @@ class Claims:
 
     def look(self, names: Sequence[str]) -> bool:
         """Whether a run can be claimed now; if not, when the next one can."""
-        self.is_due_unknown = False
+        self.is_due_unknown = self.is_sure = False
         wake = self._store.next_wake(names)
         now = self._store.now()
         if wake is not None and wake <= now and self._came_too_late:
@@ -65,3 +70,26 @@ class Inbox:
         letters = self._store.letters(worker_id)
         self.stale = False
         return letters
+
+
+class Sources:
+    """All that an engine has."""
+
+    def __init__(self, app: Definitions, store: Store, names: Sequence[str], settings: Settings) -> None:
+        self.claims = Claims(store)
+        self.inbox = Inbox(store)
+        self.events = EventDelivery(store, app.codec)
+        self.ticks = Ticks(app, store, names, settings.schedules)
+        self.lines = Lines(app, store)
+
+    def look_at(self, topic: Topic) -> None:
+        """There may be something new."""
+        everything = topic is Topic.EVERYTHING
+        if everything or topic is Topic.RUNS:
+            self.claims.stale, self.claims.is_sure = True, not everything
+        if everything or topic is Topic.INBOX:
+            self.claims.stale = self.inbox.stale = True
+        if everything or topic is Topic.EVENTS:
+            self.events.stale = True
+        if everything or topic is Topic.SCHEDULES:
+            self.ticks.look()
