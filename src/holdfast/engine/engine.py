@@ -172,7 +172,9 @@ class Engine:
         self._idle: OrderedDict[int, LiveRun] = OrderedDict()
         self._touched: dict[int, LiveRun] = {}
         self._kept: list[Outcome] = []  # could not be posted to those who own their runs now
-        self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
+        self.reporter = Reporter(
+            app.instruments, Broadcast(store, self.me, lambda: app.event_exchange), self.me, app.codec
+        )
         self._home = Home(app, Greenlets(), self.guard, self.membership.me, clock, self.reporter)
         self._is_in_doubt = False  # a commit of unknown fate may yet happen
         self._has_unknown_claims = False
