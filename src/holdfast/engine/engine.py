@@ -71,7 +71,8 @@ class Engine:
         self.sources = Sources(app, store, self.membership.names, self.settings)
         self.agenda = Agenda()  # by the clock that never jumps
         self.inflight = InFlight()
-        self.reporter = Reporter(app.instruments, Broadcast(store, me), me, app.codec)
+        broadcast = Broadcast(store, me, lambda: app.event_exchange)
+        self.reporter = Reporter(app.instruments, broadcast, me, app.codec)
         self.announcer = Announcer(store, notifier, carrier, self.membership, self.sources)
         outbox = Outbox(self.announcer, me, self.inflight, self.agenda, clock)
         home = Home(app, Greenlets(), self.guard, me, clock, self.reporter)
