@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.engine import Hint, Mail
+from holdfast.engine.arrivals import Hint, Mail
 from holdfast.executors.runner import LoggedContext, Runner
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt, Clock, Executor, Notifier, Outcome, Store, Topic, Watch

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.engine.engine import Wake
+from holdfast.engine.arrivals import Wake
 from holdfast.engine.host import Host
 from holdfast.engine.puller import Puller
 from holdfast.errors import Fenced, StoreUnavailableError

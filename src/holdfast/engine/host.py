@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from holdfast.engine.engine import Arrival, DeclaredDead, Engine, Hint, Mail, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Mail, Report, Stop, Wake
+from holdfast.engine.engine import Engine
 from holdfast.engine.health import Health, Pulse
 from holdfast.engine.puller import Puller
 from holdfast.errors import StoreError, StoreLostError
@@ -126,7 +127,7 @@ class Host:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""
         engine, pulse, now = self.engine, self._pulse, self.engine.clock.monotonic()
         problem = pulse.problem(now, engine.settings.lease)
-        lost = engine.lost or (self.failure if isinstance(self.failure, StoreLostError) else None)
+        lost = engine.backoff.lost or (self.failure if isinstance(self.failure, StoreLostError) else None)
         if lost is not None:
             problem = str(lost)
         elif self.failure is not None:
@@ -156,8 +157,8 @@ class Host:
             engine.start_over()
             return Wake(None, None, engine.backoff.until - engine.clock.monotonic(), 0)
         self._broken_turns = 0
-        if engine.lost is not None:
-            raise engine.lost
+        if engine.backoff.lost is not None:
+            raise engine.backoff.lost
         return wake
 
     def _arrived(self, wake: Wake) -> list[Arrival]:

@@ -16,10 +16,10 @@ import msgspec
 from holdfast import failpoints
 from holdfast.core.registry import Definitions
 from holdfast.engine.agenda import Agenda
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
 from holdfast.engine.attempts import decode_attempt, run_of, unreadable
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.broadcast import Broadcast
-from holdfast.engine.engine import Arrival, DeclaredDead, Hint, Report, Stop, Wake
 from holdfast.engine.identity import Identity
 from holdfast.engine.in_turn import SMOOTH, InTurn
 from holdfast.engine.membership import Membership, new_worker_id
@@ -97,7 +97,6 @@ class Puller:
         self.backoff = Backoff(clock)
         self.agenda = Agenda()
         self.last_commit: float | None = None
-        self.lost: StoreLostError | None = None
         self.strain = ""
         self.stopping = False
         self.inflight: dict[int, Held] = {}
@@ -114,7 +113,9 @@ class Puller:
         self._items: list[Message] = []
         self._streamed = itertools.count(1)
         self._show_from = 0.0
-        self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
+        self.reporter = Reporter(
+            app.instruments, Broadcast(store, self.me, lambda: app.event_exchange), self.me, app.codec
+        )
 
     def _having_executed(self, executor: Executor) -> Executor:
         self._turns: InTurn | None = InTurn(executor, self.concurrency, self.clock)
@@ -150,7 +151,7 @@ class Puller:
                 self._claim()
                 self.backoff.succeeded()
             except StoreError as error:
-                self._failed("executing for others", error)
+                self.backoff.failed("executing for others", error)
         return None if self.stopping and self._has_drained() else self._next_turn()
 
     def start_over(self) -> None:
@@ -263,7 +264,7 @@ class Puller:
         try:
             self.membership.register(())
         except StoreError as error:
-            self._failed("registering", error)
+            self.backoff.failed("registering", error)
             return False
         self._is_stale = True
         return True
@@ -329,7 +330,7 @@ class Puller:
             self.membership.swept()
             self.store.check()
         except StoreLostError as error:
-            self.lost = error
+            self.backoff.lost = error
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
 
@@ -391,9 +392,3 @@ class Puller:
         taken = set() if self._turns is None else self._turns.give_way()
         for token in taken:
             self._give_back(self.inflight.pop(token))
-
-    def _failed(self, what: str, error: StoreError) -> None:
-        if isinstance(error, StoreLostError):
-            self.lost = error
-        else:
-            self.backoff.failed(what, error)
