@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.arrivals import Hint, Mail
 from holdfast.executors.runner import LoggedContext, Runner
 from holdfast.executors.surroundings import Surroundings
-from holdfast.ports import Attempt, Clock, Executor, Notifier, Outcome, Store, Topic, Watch
+from holdfast.ports import Attempt, Clock, Executor, Notifier, OnRing, OnTold, Outcome, Store, Topic, Watch
 
 if TYPE_CHECKING:
     from sim_world import Host, World
@@ -78,7 +78,7 @@ class SimulatedNotifier(Notifier):
         self._world = world
         self._host = host
 
-    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> str:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         return ""
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:

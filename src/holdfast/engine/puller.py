@@ -69,6 +69,8 @@ class Puller:
     """Executes up to `concurrency` attempts of `queues` at a time; of short ones it claims more, so that it need not wait
     for the store between two. `turn` is called again and again with what has arrived, always on one thread."""
 
+    heeds = frozenset({Topic.EVERYTHING, Topic.ATTEMPTS, Topic.DROPPED})
+
     def __init__(
         self,
         app: Definitions,
