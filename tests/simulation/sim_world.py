@@ -25,8 +25,8 @@ from holdfast.api.options import StartOptions
 from holdfast.core import events as ev
 from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
 from holdfast.engine.engine import Engine
+from holdfast.engine.opening import BEFORE_THE_CODE
 from holdfast.engine.puller import Puller
-from holdfast.engine.run import BEFORE_THE_CODE
 from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, RunError, StoreBusyError, StoreError, StoreUnavailableError
 from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, Topic

@@ -40,7 +40,7 @@ class Announcer:
                 dropped = True
             if change.streamed or columns.get("status") in _WORTH_TELLING or change.answers or _has_data(change):
                 changed.append(live.row.id)
-            to_runs = to_runs or live.released
+            to_runs = to_runs or live.state.released
             if change.messages:
                 to_inboxes = True
             if change.children:

@@ -130,7 +130,7 @@ class Broadcast:
             for child in change.children:
                 if child.no is not None:
                     notes.recorded[child.no] = (1, 1)
-            if live.released and change.columns.get("status") == Status.WAITING:
+            if live.state.released and change.columns.get("status") == Status.WAITING:
                 notes.runs.append(
                     RunNote(no, "waiting", now, forward(), live.row.attempt, change.columns.get("reason", ""))
                 )

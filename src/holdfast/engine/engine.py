@@ -31,7 +31,8 @@ from holdfast.engine.outbox import Outbox
 from holdfast.engine.probation import Probation
 from holdfast.engine.records import PRIORITY_HEAD_START
 from holdfast.engine.reporting import Reporter
-from holdfast.engine.run import Home, LiveRun, Probe
+from holdfast.engine.run import LiveRun, Probe
+from holdfast.engine.run_state import Home
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Sources
 from holdfast.errors import Fenced, StoreError
@@ -267,7 +268,7 @@ class Engine:
     def _read_inbox(self) -> None:
         for letter in self.backoff.ask("reading inboxes", lambda: self.sources.inbox.poll(self.me.worker)) or ():
             live = self.live_runs.by_no.get(letter.run_no)
-            if live is not None and live.add_letter(letter):
+            if live is not None and live.state.inbox.add(letter):
                 self.live_runs.make_ready(live)
                 if self.reporter.is_on:
                     self.reporter.letters(live.row, [letter], self.store.now())
@@ -324,7 +325,7 @@ class Engine:
                 return
 
     def _after_advance(self, live: LiveRun) -> None:
-        if live.released:
+        if live.state.released:
             return
         if live.probe is Probe.WANTED:
             self.probation.add(live)
@@ -352,7 +353,7 @@ class Engine:
         handover.take_back(touched)
         if not self.stopping:
             handover.ask_elsewhere(touched)
-        changes = [(live, live.take_change()) for live in touched.values() if live.change]
+        changes = [(live, live.state.take_change()) for live in touched.values() if live.change]
         for _, change in changes:
             if not change.is_plain and (change.children or change.messages):
                 claims.stale = True

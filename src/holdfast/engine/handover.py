@@ -16,7 +16,8 @@ from holdfast.engine.inflight import InFlight
 from holdfast.engine.live_runs import LiveRuns
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, stream_message
-from holdfast.engine.run import HELD, LiveRun
+from holdfast.engine.run import LiveRun
+from holdfast.engine.run_state import HELD
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError, UnknownNameError
 from holdfast.ports import Attempt, AttemptRow, Change, Executor, Letter, NewAttempt, Outcome, Status, Store
@@ -53,12 +54,12 @@ class HandOver:
     def take_back(self, touched: dict[int, LiveRun]) -> None:
         """What a commit gives away or ends is not begun after it: others may have begun it then, or know its end."""
         for live in touched.values():
-            if live.released and (live.steps.to_schedule or live.steps.to_ask):
+            if live.state.released and (live.steps.to_schedule or live.steps.to_ask):
                 live.steps.will_not_be_handed_over(self._store.now())
-            if not (live.steps.to_cancel or (live.released and live.steps.inflight)):
+            if not (live.steps.to_cancel or (live.state.released and live.steps.inflight)):
                 continue
             given_up = {attempt.token: attempt for attempt in live.steps.to_cancel}
-            if live.released:
+            if live.state.released:
                 given_up |= {attempt.token: attempt for attempt in live.steps.inflight.values()}
             for token in self._executor.withdraw(given_up):
                 attempt = given_up[token]
@@ -69,7 +70,7 @@ class HandOver:
                     live.steps.to_cancel.remove(attempt)
         for live in touched.values():
             # Held for how long, nobody knows: only what goes on has a slot until then.
-            if live.released and live.row.limited and live.row.status in HELD and live.change.keeps is None:
+            if live.state.released and live.row.limited and live.row.status in HELD and live.change.keeps is None:
                 live.steps.slots.give_others_back([*live.steps.inflight, ""])
 
     def take_back_all(self) -> list[Change]:
@@ -77,14 +78,14 @@ class HandOver:
         runs = self._live_runs.by_no
         waiting = {no: live for no, live in runs.items() if live.steps.inflight and not (live.broken or live.change)}
         for live in waiting.values():
-            live.released = True
+            live.state.released = True
         self.take_back(waiting)
-        return [live.take_change() for live in waiting.values() if live.change]
+        return [live.state.take_change() for live in waiting.values() if live.change]
 
     def ask_elsewhere(self, touched: dict[int, LiveRun]) -> None:
         """Steps that others are to execute get a row, in the commit of what has led to them."""
         for live in touched.values():
-            if live.steps.to_ask and not live.released and not live.broken:
+            if live.steps.to_ask and not live.state.released and not live.broken:
                 asked, live.steps.to_ask = live.steps.to_ask, {}
                 for command in asked.values():
                     self._ask(live, command, live.steps.options(command).queue)
@@ -130,13 +131,13 @@ class HandOver:
                     self._inflight.pop(attempt.token)
                     self._executor.cancel(attempt.token)
                 live.steps.to_cancel.clear()
-            if live.released:
+            if live.state.released:
                 if not live.change:  # else it was set aside just now, which is still to be committed
                     self._live_runs.forget(live)
             elif live.steps.to_schedule and begins:
                 scheduled, live.steps.to_schedule = live.steps.to_schedule, {}
                 for command in scheduled.values():
-                    if not live.released:
+                    if not live.state.released:
                         attempts += self._attempt(live, command)
         if attempts:
             self._inflight.add(attempts, self._home.clock.monotonic() + self._settings.started_after)
@@ -151,7 +152,7 @@ class HandOver:
         try:
             attempt = self._describe(live, command, self._inflight.next_token())
         except UnknownNameError as error:
-            live.cannot_schedule(command, self._store.now(), error)
+            live.cannot_schedule(self._store.now(), error)
             self._live_runs.make_ready(live)
             return []
         attempt.checkpoint = self._checkpoint(live, command)
@@ -175,7 +176,7 @@ class HandOver:
     def _checkpoint(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
         """What an earlier attempt of the step has kept; it may have been on another worker."""
         if live.steps.checkpoints is None:
-            if not live.resumed:
+            if not live.opening.resumed:
                 return None
             try:
                 live.steps.checkpoints = self._store.attributes(live.row.id, "checkpoint")
@@ -212,12 +213,13 @@ class HandOver:
                 item = stream_message(attempt, self._store.now(), report.value)
                 self._backoff.ask("keeping what a step says", lambda: self._announcer.post(item))
             return
-        if report.kind == "stream" and live.has_items_waiting():
+        if report.kind == "stream" and live.state.inbox.letters("stream"):
             # Said while its run was away, they come first: this one waits behind them.
             item = stream_message(attempt, self._store.now(), report.value)
             live.deliveries.append(Letter(0, attempt.run_no, item.kind, item.body))
         elif report.kind == "stream":
-            live.stream(attempt.cmd, self._streams_as(live, attempt), self._store.now(), report.value)
+            number = self._streams_as(live, attempt)
+            live.change.streamed.append((attempt.cmd, number, self._store.now(), report.value))
         else:
             live.steps.report(report.kind, attempt.cmd, report.value)
             if report.kind == "progress" and self._home.reporter.is_on:
@@ -244,14 +246,14 @@ class HandOver:
         waiting = []
         for attempt in self._inflight.to_look_at(mono):
             live = self._live_runs.by_no.get(attempt.run_no)
-            if live is None or live.steps.inflight.get(attempt.cmd) is not attempt or live.released:
+            if live is None or live.steps.inflight.get(attempt.cmd) is not attempt or live.state.released:
                 continue
             began = self._executor.started_at(attempt.token)
             if began is None:
                 waiting.append(attempt)
                 continue
             live.note_started(attempt.cmd, began)
-            if live.shown == Status.WAITING:
-                live.show_status("")
+            if live.state.shown == Status.WAITING:
+                live.state.show_status("")
             self._live_runs.touched[attempt.run_no] = live
         self._inflight.look_again(waiting, mono + self._settings.started_after)

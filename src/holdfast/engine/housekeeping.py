@@ -17,7 +17,7 @@ from holdfast.engine.backoff import Backoff
 from holdfast.engine.domain_events import news_of
 from holdfast.engine.live_runs import LiveRuns
 from holdfast.engine.membership import Membership
-from holdfast.engine.run import read_options
+from holdfast.engine.run_state import read_options
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Sources
 from holdfast.errors import StoreError, StoreLostError

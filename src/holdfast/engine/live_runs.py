@@ -8,7 +8,8 @@ from collections import OrderedDict
 from holdfast.engine.agenda import Agenda
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.outbox import Outbox
-from holdfast.engine.run import Home, LiveRun
+from holdfast.engine.run import LiveRun
+from holdfast.engine.run_state import Home
 from holdfast.engine.settings import Settings
 from holdfast.ports import Claimed, Executor, Letter, Store
 
@@ -91,8 +92,8 @@ class LiveRuns:
     def show(self, no: int) -> None:
         """What a run waits for, once it has waited for a moment."""
         live = self.by_no.get(no)
-        if live is not None and not live.released and not live.broken:
-            live.show_status(live.waiting_for() if live.is_idle() and live.execution is not None else "")
+        if live is not None and not live.state.released and not live.broken:
+            live.state.show_status(live.waiting_for() if live.is_idle() and live.execution is not None else "")
             self.touched[no] = live
 
     def park(self, no: int, now: int, grants_are_unknown: bool) -> None:

@@ -127,7 +127,7 @@ class Reporter:
             failed = ev.from_json(change.records[-1].payload) if change.records else None
             error = error_text(failed.error, self._codec) if isinstance(failed, ev.AttemptFailed) else None
             tell_retry(self._run(row, live.options, status, error=error))
-        elif status == Status.WAITING and live.released and (tell_parked := tell.run_parked) is not None:
+        elif status == Status.WAITING and live.state.released and (tell_parked := tell.run_parked) is not None:
             tell_parked(self._run(row, live.options, status, reason=change.columns.get("reason", "")))
 
     def _run(
