@@ -3,8 +3,10 @@ it for each test."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +15,16 @@ import redis_server
 from postgres_server import Missing, shared_server
 
 _numbers = itertools.count(1)
+
+# Tests start hundreds of processes. Where no bytecode may be written, each would compile all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are there to stay: no collection of garbage needs to look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

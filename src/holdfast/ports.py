@@ -672,8 +672,9 @@ class Query(Protocol):
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
         """A run's history after event number `after`, up to and with number `until`, all of it or only the kinds given."""
 
-    def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
-        """The logical clocks of a run's events after number `after`, by number; 0 where an older version wrote them."""
+    def clocks(self, run_id: str, after: int = 0, until: int | None = None) -> dict[int, int]:
+        """The logical clocks of a run's events after number `after`, up to `until`, by number; 0 where an older version
+        wrote them."""
 
     def data(self, run_id: str) -> dict[str, bytes]:
         """What the run has published of its data."""

@@ -89,13 +89,13 @@ def kill_at(world: World, undisturbed: Undisturbed, failpoint: str) -> bool:
     """Whether the worker got there."""
     play(world)
     first = world.engine(SETTINGS, failpoint)
-    world.until(lambda: first.poll() is not None or world.is_done(), 30, f"the end of a worker killed at {failpoint}")
+    world.until(lambda: first.poll() is not None or world.is_done(), 60, f"the end of a worker killed at {failpoint}")
     code = world.stop(first) if first.poll() is None else first.returncode
     assert code in (0, -signal.SIGKILL), world.log()
     recorded, before = world.recorded(), len(world.ledger())
 
     second = world.engine(SETTINGS)
-    world.until(world.is_done, 30, f"the end of all runs after a kill at {failpoint}")
+    world.until(world.is_done, 60, f"the end of all runs after a kill at {failpoint}")
     assert world.stop(second) == 0
     again = [entry for entry in world.ledger()[before:] if entry.name in recorded]
     assert not again, f"executed again after its outcome was recorded: {again}"
@@ -115,7 +115,7 @@ def cells(hits: dict[str, int]) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("draw", range(8))
 def test_a_worker_killed_at_a_failpoint_loses_nothing(tmp_path: Path, undisturbed: Undisturbed, draw: int) -> None:
     chance = random.Random(SEED * 1_000 + draw)

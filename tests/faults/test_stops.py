@@ -18,6 +18,7 @@ from test_poison import is_running
 from world import World
 
 from holdfast.core import events as ev
+from warm_python import Process
 
 COMMAND = "from holdfast.cli import main; main()"
 
@@ -29,7 +30,7 @@ def _own_store(world: World) -> Iterator[None]:
     stubborn.app.close()
 
 
-def start_worker(world: World, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+def start_worker(world: World, *options: str, **environment: str) -> Process:
     return world.python("-c", COMMAND, "-A", "stubborn", "worker", *options, **environment)
 
 

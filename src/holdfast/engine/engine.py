@@ -72,7 +72,8 @@ class Engine:
         self.sources = Sources(app, store, self.membership.names, self.settings)
         self.agenda = Agenda()  # by the clock that never jumps
         self.inflight = InFlight()
-        self.reporter = Reporter(app.instruments, Broadcast(store, me), me, app.codec)
+        broadcast = Broadcast(store, me, lambda: app.event_exchange)
+        self.reporter = Reporter(app.instruments, broadcast, me, app.codec)
         self.announcer = Announcer(store, notifier, carrier, self.membership, self.sources)
         outbox = Outbox(self.announcer, me, self.inflight, self.agenda, clock)
         home = Home(app, Greenlets(), self.guard, me, clock, self.reporter)
@@ -187,7 +188,8 @@ class Engine:
 
     def _next_turn(self) -> Wake:
         sources = self.sources
-        if sources.claims.is_due_unknown and self._has_room() and not self._is_busy():
+        # What was claimed just now goes on first: a new run's first step waits for nothing else.
+        if sources.claims.is_due_unknown and self._has_room() and not (self.live_runs.ready or sources.claims.stale):
             self._can_claim()
         pausing, busy = self.backoff.is_on(), self._is_busy()
         if busy and not pausing:
@@ -392,7 +394,10 @@ class Engine:
         return min(self.settings.claim, self.settings.max_live - len(self.live_runs.by_no))
 
     def _can_claim(self) -> bool:
-        return bool(self.backoff.ask("looking for runs", lambda: self.sources.claims.look(self.membership.names)))
+        claims = self.sources.claims
+        if claims.is_sure and not self.membership.has_peers:
+            return True  # nobody else can have been faster
+        return bool(self.backoff.ask("looking for runs", lambda: claims.look(self.membership.names)))
 
     # -- when others took this worker for dead
 

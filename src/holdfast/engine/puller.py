@@ -109,7 +109,9 @@ class Puller:
         self._items: list[Message] = []
         self._streamed = itertools.count(1)
         self._show_from = 0.0
-        self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
+        self.reporter = Reporter(
+            app.instruments, Broadcast(store, self.me, lambda: app.event_exchange), self.me, app.codec
+        )
 
     @property
     def me(self) -> Identity:

@@ -17,6 +17,9 @@ from holdfast.ports import Letter, Store, Topic
 LOCKED_AWHILE = 20_000
 """Microseconds until a run that others had locked is looked at again."""
 
+BUSY_AWHILE = 20_000
+"""Microseconds after which even an engine that always has something to do looks whether more can be claimed."""
+
 
 class Claims:
     """Runs that nobody owns. `due_at` is when the next one can be claimed, by the store's clock."""
@@ -24,13 +27,14 @@ class Claims:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.stale = True
+        self.is_sure = False  # somebody has told of one, so looking for it first would be a waste
         self.due_at: int | None = None
         self.is_due_unknown = False  # somebody may have parked or created a run
         self._came_too_late = False  # what was due could not be claimed
 
     def look(self, names: Sequence[str]) -> bool:
         """Whether a run can be claimed now; if not, when the next one can."""
-        self.is_due_unknown = False
+        self.is_due_unknown = self.is_sure = False
         wake = self._store.next_wake(names)
         now = self._store.now()
         if wake is not None and wake <= now and self._came_too_late:
@@ -42,9 +46,9 @@ class Claims:
 
     def claimed(self, asked: int, got: int, alone: bool) -> None:
         """So many were asked for, by a commit that did nothing else if `alone`."""
-        self.stale = got >= asked
+        self.stale, self.is_sure = got >= asked, False
         self._came_too_late = alone and not got
-        self.is_due_unknown = True
+        self.due_at, self.is_due_unknown = self._store.now() + BUSY_AWHILE, True
 
     def released(self, due: int) -> None:
         """A run was parked here until then."""
@@ -82,7 +86,7 @@ class Sources:
         """There may be something new."""
         everything = topic is Topic.EVERYTHING
         if everything or topic is Topic.RUNS:
-            self.claims.stale = True
+            self.claims.stale, self.claims.is_sure = True, not everything
         if everything or topic is Topic.INBOX:
             self.claims.stale = self.inbox.stale = True
         if everything or topic is Topic.EVENTS:

@@ -881,6 +881,7 @@ class StoreContract(LimitContract):
         assert started == {1: clocks[1], 2: clocks[2]}
         assert 0 < clocks[1] < clocks[2] < clocks[3] < clocks[4] < store.clocks("child")[1]
         assert store.clocks("r", after=3) == {4: clocks[4]}
+        assert store.clocks("r", after=1, until=2) == {2: clocks[2]}
         (letter,) = store.letters("w1")
         assert letter.clock > clocks[4]
         store.post(Message(run_id="r", kind="hook"))
