@@ -154,7 +154,7 @@ class Posted(msgspec.Struct, gc=False):
     freed: list[Line] = []
 
 
-class Letter(msgspec.Struct, gc=False):
+class InboxRow(msgspec.Struct, gc=False):
     """A message as its run's owner reads it. `clock` is the logical clock of who sent it, at the time `ts`."""
 
     id: int
@@ -168,7 +168,7 @@ class Letter(msgspec.Struct, gc=False):
 Collision = Callable[["NewRun", RunRow], None]
 """What is said of a new run whose id another one has: it raises if that must not be."""
 
-Farewell = Callable[[RunRow, list[Letter]], list[Message]]
+Farewell = Callable[[RunRow, list[InboxRow]], list[Message]]
 """Who is told what of a run that is deleted, with these messages unread."""
 
 
@@ -191,14 +191,14 @@ class LimitRow(msgspec.Struct, kw_only=True, frozen=True, gc=False):
 
 class Ask(msgspec.Struct, kw_only=True, gc=False):
     """A slot is wanted for the command `cmd` of a run, or for all of it ('') before it begins. `lines` are those to stand
-    in one after the other, each a limit, a key, and by what those that wait in it take turns. `letter` is what the run is
+    in one after the other, each a limit, a key, and by what those that wait in it take turns. `message` is what the run is
     told when it has them all, as a message of the kind "slot" (a `control` one if so). If none is free the run is told the
     `refusal`, if there is one, and it is over; with an `eviction` the oldest in that line are told that, as "cancel"."""
 
     cmd: str
     token: str
     lines: Sequence[tuple[str, str, str]]
-    letter: bytes
+    message: bytes
     control: bool = False
     refusal: bytes | None = None
     eviction: bytes | None = None
@@ -246,11 +246,11 @@ class LimitUse(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Served(msgspec.Struct, kw_only=True):
-    """What came of serving a limit: letters for runs of the worker that did (the others have them in their inboxes, if any
+    """What came of serving a limit: messages for runs of the worker that did (the others have them in their inboxes, if any
     were `posted`), limits whose lines have got somebody new, the keys in whose lines something `moved`, and when lines can
     move next because of time."""
 
-    letters: list[tuple[int, bytes]] = []
+    messages: list[tuple[int, bytes]] = []
     posted: bool = False
     onward: list[str] = []
     moved: set[str] = set()
@@ -422,13 +422,13 @@ class Listener(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Delivery(msgspec.Struct, kw_only=True):
-    """What an arrival leads to: runs to start, letters to subscriptions by number, each of which ends with it. Those
+    """What an arrival leads to: runs to start, messages to subscriptions by number, each of which ends with it. Those
     up to `reached` have then got it; None if all have."""
 
     arrival: Arrival
     reached: int | None
     runs: list[NewRun] = []
-    letters: list[tuple[int, Message]] = []
+    messages: list[tuple[int, Message]] = []
 
 
 class StreamRow(msgspec.Struct, gc=False):
@@ -450,12 +450,12 @@ class Collected(msgspec.Struct, kw_only=True):
 
 class Claimed(msgspec.Struct):
     """A run that now belongs to the worker that claimed it, with its history from `base_seq` on. `is_first` says that
-    no worker had it before. Each of its attempts elsewhere is in `attempts`, or its outcome in `letters`, or in both. Slots
+    no worker had it before. Each of its attempts elsewhere is in `attempts`, or its outcome in `messages`, or in both. Slots
     are those of a run that is `limited`."""
 
     row: RunRow
     payloads: list[bytes]
-    letters: list[Letter]
+    messages: list[InboxRow]
     is_first: bool = False
     attempts: list[AttemptRow] = []
     slots: list[SlotRow] = []
@@ -763,20 +763,20 @@ class Store(Query, Protocol):
         ends with the next worker that comes or goes, if a live one knows its target, or if none has known it for a day.
         As long as no worker of the app lives all of them stay."""
 
-    def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
+    def update_worker(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
         """A registered worker's code defines more than it did (or less): as if it had registered with that. Raises
         Fenced if it has been declared dead."""
 
     def beat(self, worker_id: str, lease: int) -> bool:
         """Renew a lease; False if the worker has been declared dead."""
 
-    def let_go(self, worker_id: str) -> None:
+    def release_lock(self, worker_id: str) -> None:
         """Give up the life lock of a worker of this process that was declared dead."""
 
     def unregister(self, worker_id: str) -> None:
         """Release every run of a worker without counting a loss, and let go of its life lock."""
 
-    def bury(self, me: str, by_lease: bool = True) -> list[str]:
+    def declare_dead(self, me: str, by_lease: bool = True) -> list[str]:
         """Declare dead each worker whose life lock is free or whose lease has run out: its row is deleted (so
         that it can't write any more), its runs can be claimed at once, and each counts a loss. Whoever was kept
         from the store itself says `by_lease=False`: the others may not have been able to renew theirs either."""
@@ -821,7 +821,7 @@ class Store(Query, Protocol):
         """After a `commit` of that worker whose fate is unknown: what is read once this has returned shows whether it
         happened. A connection may be lost while the database goes on with what it was told."""
 
-    def letters(self, worker_id: str) -> list[Letter]:
+    def inbox(self, worker_id: str) -> list[InboxRow]:
         """The inboxes of all runs the worker owns, oldest first. Reading doesn't consume; `commit` does."""
 
     def post(self, message: Message) -> Posted:
@@ -907,7 +907,7 @@ class Store(Query, Protocol):
         """Give the free slots of a limit to those who wait, in turn: in the lines of these keys (None: in all) and in
         those that somebody has come to since the last time. Never more than the limit allows, whoever else does the same.
 
-        A run that has all its slots is told with its letter: by the answer if the worker owns it, else in its inbox.
+        A run that has all its slots is told with its message: by the answer if the worker owns it, else in its inbox.
         Raises Fenced, with nothing done, if the worker has been declared dead. Slots of runs that have ended are no
         longer there once all lines were served."""
 

@@ -160,7 +160,18 @@ def test_a_store_that_stays_away_for_a_while_stops_nothing(world: World) -> None
     away = threading.Event()
 
     def prepare(engine: Engine) -> None:
-        for name in ("commit", "beat", "bury", "workers", "letters", "get", "payloads", "next_wake", "post", "orphans"):
+        for name in (
+            "commit",
+            "beat",
+            "declare_dead",
+            "workers",
+            "messages",
+            "get",
+            "payloads",
+            "next_wake",
+            "post",
+            "orphans",
+        ):
             whole = getattr(engine.store, name)
 
             def fail(*args: Any, _whole: Any = whole, **kwargs: Any) -> Any:

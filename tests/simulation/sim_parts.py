@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sim_world import Host, World
 
 START = 1_900_000_000_000_000
-ASKS_NO_DATABASE = ("close", "let_go", "now")
+ASKS_NO_DATABASE = ("close", "release_lock", "now")
 
 
 class SimulatedClock(Clock):
@@ -62,7 +62,7 @@ class SeamStore:
         self.host = host
         self.inner = world.store
         self.app, self.url, self.clock = self.inner.app, self.inner.url, self.inner.clock
-        self.now, self.let_go, self.close = self.inner.now, self.inner.let_go, self.inner.close
+        self.now, self.release_lock, self.close = self.inner.now, self.inner.release_lock, self.inner.close
 
 
 for _name, _ in inspect.getmembers(Store, inspect.isfunction):

@@ -376,7 +376,7 @@ class World:
                 self.note(f"{host} {name} fails after it was done")
                 _ = self._commit(*args) if name == "commit" else call()
                 if name == "register":
-                    self.store.let_go(args[0].id)
+                    self.store.release_lock(args[0].id)
             raise StoreUnavailableError("the store is away")
         answer = self._commit(*args) if name == "commit" else call()
         self.at_seam(host, f"{name} done")
@@ -435,7 +435,7 @@ class World:
     def crash(self, host: Host) -> None:
         self.leave(host)
         for worker in host.workers:
-            self.store.let_go(worker)  # the kernel does
+            self.store.release_lock(worker)  # the kernel does
 
     def leave(self, host: Host) -> None:
         host.is_gone = True
@@ -657,7 +657,7 @@ class World:
                 if live.execution is not None:
                     live.execution.evict()
             if not host.pulls:
-                host.engine.live_runs.home.greenlets.close()
+                host.engine.live_runs.shared.greenlets.close()
         self.store.close()
 
     def _calm_down(self) -> None:

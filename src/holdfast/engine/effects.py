@@ -29,7 +29,7 @@ from holdfast.ports import Answer, NewRun, Unsubscription
 
 
 def carry_out(state: RunState, execution: Execution, command: co.Command, now: int) -> None:
-    change, row, codec = state.change, state.row, state.home.app.codec
+    change, row, codec = state.change, state.row, state.shared.app.codec
     if isinstance(command, co.StartChild):
         change.children.append(_child(state, command, now))
         if command.again:
@@ -76,14 +76,14 @@ def _child(state: RunState, command: co.StartChild, now: int) -> NewRun:
         ts=now + delay,
         workflow=command.name,
         input=command.args,
-        seed=int(state.home.clock.random() * 2**53),
+        seed=int(state.shared.clock.random() * 2**53),
         flags=FLAGS,
         data=data,
     )
     head_start = 0 if delay else priority * PRIORITY_HEAD_START  # it must not begin a delayed run early
     refusal = None
     if "id" in given and not command.again:
-        refusal = not_a_child(state.home.app.codec, command.child_id, row.id, command.cmd)
+        refusal = not_a_child(state.shared.app.codec, command.child_id, row.id, command.cmd)
     return NewRun(
         id=command.child_id, workflow=command.name, records=[to_record(started)],
         wake_at=now + delay - head_start, created_at=now, fingerprint=fingerprint(command.name, bytes(command.args)),

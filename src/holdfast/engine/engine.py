@@ -32,7 +32,7 @@ from holdfast.engine.probation import Probation
 from holdfast.engine.records import PRIORITY_HEAD_START
 from holdfast.engine.reporting import Reporter
 from holdfast.engine.run import LiveRun, Probe
-from holdfast.engine.run_state import Home
+from holdfast.engine.run_state import Shared
 from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Sources
 from holdfast.errors import Fenced, StoreError
@@ -76,8 +76,8 @@ class Engine:
         self.reporter = Reporter(app.instruments, broadcast, me, app.codec)
         self.announcer = Announcer(store, notifier, carrier, self.membership, self.sources)
         outbox = Outbox(self.announcer, me, self.inflight, self.agenda, clock)
-        home = Home(app, Greenlets(), self.guard, me, clock, self.reporter)
-        self.live_runs = LiveRuns(store, executor, self.settings, home, self.agenda, self.inflight, outbox)
+        shared = Shared(app, Greenlets(), self.guard, me, clock, self.reporter)
+        self.live_runs = LiveRuns(store, executor, self.settings, shared, self.agenda, self.inflight, outbox)
         self.handover = HandOver(
             store, executor, self.settings, self.live_runs, self.inflight, outbox, self.announcer, self.backoff
         )
@@ -268,12 +268,12 @@ class Engine:
             self.announcer.ring_peers(Topic.INBOX)
 
     def _read_inbox(self) -> None:
-        for letter in self.backoff.ask("reading inboxes", lambda: self.sources.inbox.poll(self.me.worker)) or ():
-            live = self.live_runs.by_no.get(letter.run_no)
-            if live is not None and live.state.inbox.add(letter):
+        for message in self.backoff.ask("reading inboxes", lambda: self.sources.inbox.poll(self.me.worker)) or ():
+            live = self.live_runs.by_no.get(message.run_no)
+            if live is not None and live.state.inbox.add(message):
                 self.live_runs.make_ready(live)
                 if self.reporter.is_on:
-                    self.reporter.letters(live.row, [letter], self.store.now())
+                    self.reporter.messages(live.row, [message], self.store.now())
 
     def _deliver_events(self) -> None:
         """Bring domain events to those of this app who listen: runs to start, runs that wait."""

@@ -20,7 +20,7 @@ from holdfast.engine.run import LiveRun
 from holdfast.engine.run_state import HELD
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError, UnknownNameError
-from holdfast.ports import Attempt, AttemptRow, Change, Executor, Letter, NewAttempt, Outcome, Status, Store
+from holdfast.ports import Attempt, AttemptRow, Change, Executor, InboxRow, NewAttempt, Outcome, Status, Store
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -43,7 +43,7 @@ class HandOver:
         self._executor = executor
         self._settings = settings
         self._live_runs = live_runs
-        self._home = live_runs.home
+        self._shared = live_runs.shared
         self._inflight = inflight
         self._outbox = outbox
         self._announcer = announcer
@@ -98,7 +98,7 @@ class HandOver:
             self._add_what_was_said(live, attempt)
         due = self._store.now() - live.row.priority * PRIORITY_HEAD_START
         asked = NewAttempt(
-            token=token_of(attempt, self._home.clock.random()), cmd=command.cmd, step=command.name, number=command.attempt,
+            token=token_of(attempt, self._shared.clock.random()), cmd=command.cmd, step=command.name, number=command.attempt,
             queue=queue, due=due, body=encode_attempt(attempt),
         )  # fmt: skip
         live.change.attempts.append(asked)
@@ -140,9 +140,9 @@ class HandOver:
                     if not live.state.released:
                         attempts += self._attempt(live, command)
         if attempts:
-            self._inflight.add(attempts, self._home.clock.monotonic() + self._settings.started_after)
-            if self._home.reporter.is_on:
-                self._home.reporter.handed_over(attempts, self._store.now())
+            self._inflight.add(attempts, self._shared.clock.monotonic() + self._settings.started_after)
+            if self._shared.reporter.is_on:
+                self._shared.reporter.handed_over(attempts, self._store.now())
             failpoints.hit("engine.before_hand_over")
             self._executor.submit(attempts)
             failpoints.hit("engine.after_hand_over")
@@ -168,7 +168,7 @@ class HandOver:
             args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
             idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
-            pool="process" if self._home.me.isolates and live.steps.is_suspect(command) else options.pool,
+            pool="process" if self._shared.me.isolates and live.steps.is_suspect(command) else options.pool,
             company=live.steps.suspicion.company(command.cmd) if options.pool != "process" else 0,
             data=command.data, at_most_once=options.at_most_once, trace=live.options.trace,
         )  # fmt: skip
@@ -213,18 +213,18 @@ class HandOver:
                 item = stream_message(attempt, self._store.now(), report.value)
                 self._backoff.ask("keeping what a step says", lambda: self._announcer.post(item))
             return
-        if report.kind == "stream" and live.state.inbox.letters("stream"):
+        if report.kind == "stream" and live.state.inbox.messages("stream"):
             # Said while its run was away, they come first: this one waits behind them.
             item = stream_message(attempt, self._store.now(), report.value)
-            live.deliveries.append(Letter(0, attempt.run_no, item.kind, item.body))
+            live.deliveries.append(InboxRow(0, attempt.run_no, item.kind, item.body))
         elif report.kind == "stream":
             number = self._streams_as(live, attempt)
             live.change.streamed.append((attempt.cmd, number, self._store.now(), report.value))
         else:
             live.steps.report(report.kind, attempt.cmd, report.value)
-            if report.kind == "progress" and self._home.reporter.is_on:
+            if report.kind == "progress" and self._shared.reporter.is_on:
                 began = self._executor.started_at(attempt.token) or self._store.now()
-                self._home.reporter.progressed(attempt, began, report.value)
+                self._shared.reporter.progressed(attempt, began, report.value)
         self._live_runs.make_ready(live)
 
     def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:

@@ -10,26 +10,26 @@ from msgspec import Raw
 
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
-from holdfast.engine.records import LETTERS, ControlLetter, control
+from holdfast.engine.records import MESSAGES, ControlMessage, control
 from holdfast.engine.run_inbox import is_order
 from holdfast.engine.run_state import RunState
 from holdfast.engine.termination import children_left, hooks_left
-from holdfast.ports import Letter, Status, Unsubscription
+from holdfast.ports import InboxRow, Status, Unsubscription
 from holdfast.printing import printable, text_of
 
 logger = logging.getLogger("holdfast.engine")
 
 
-def terminate(state: RunState, letter: Letter, there: Execution | None, now: int) -> None:
+def terminate(state: RunState, message: InboxRow, there: Execution | None, now: int) -> None:
     """End it, whatever its code is like: nothing of it runs, not even its clean-up. `there` is its code, if that is where the
     history ends."""
     state.inbox.termination = None
-    state.inbox.deliveries.remove(letter)
-    state.change.consumed.append(letter.id)
+    state.inbox.deliveries.remove(message)
+    state.change.consumed.append(message.id)
     try:
-        body = msgspec.json.decode(letter.body, type=ControlLetter)
+        body = msgspec.json.decode(message.body, type=ControlMessage)
     except msgspec.DecodeError as error:
-        body = ControlLetter(reason=printable(text_of(error)))
+        body = ControlMessage(reason=printable(text_of(error)))
     for child_id in children_left(there, state.history):
         why = f"its parent {state.row.id} was terminated: {body.reason}"
         state.change.messages.append(control(child_id, "terminate", why, child_of=state.row.id))
@@ -51,13 +51,13 @@ def terminate(state: RunState, letter: Letter, there: Execution | None, now: int
 
 def obey(state: RunState, now: int) -> bool:
     """Cancel or pause a run that continues as new: code that does nothing else never comes to another moment."""
-    for letter in state.inbox.letters("cancel", "pause"):
-        state.inbox.deliveries.remove(letter)
-        state.change.consumed.append(letter.id)
-        body = state.read(letter, state.append, now)
+    for message in state.inbox.messages("cancel", "pause"):
+        state.inbox.deliveries.remove(message)
+        state.change.consumed.append(message.id)
+        body = state.read(message, state.append, now)
         if body is None:
             return False
-        if letter.kind == "cancel":
+        if message.kind == "cancel":
             state.end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
         else:
             state.append(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
@@ -69,10 +69,10 @@ def obey(state: RunState, now: int) -> bool:
 def set_aside(state: RunState, now: int, error: BaseException, stuck: str, has_code: bool) -> None:
     """The code can't go on: take back what isn't committed, keep every outcome, and say why. Nothing here depends on what the
     run's code, values or rows are like: a run that can't be set aside would end every worker in turn."""
-    inbox, change, me = state.inbox, state.change, state.home.me
+    inbox, change, me = state.inbox, state.change, state.shared.me
     reason = printable(text_of(error))
-    letters = inbox.letters()
-    cancel = next((letter for letter in letters if letter.kind == "cancel"), inbox.cancel)
+    messages = inbox.messages()
+    cancel = next((message for message in messages if message.kind == "cancel"), inbox.cancel)
     outcomes = state.steps.kept(inbox.deliveries)
     inbox.deliveries.clear()
     state.steps.forget_unscheduled()
@@ -80,7 +80,7 @@ def set_aside(state: RunState, now: int, error: BaseException, stuck: str, has_c
     change.consumed = inbox.orders
     state.keep_outcomes(outcomes)
     if not has_code:
-        _answer_orders(state, letters)
+        _answer_orders(state, messages)
     if cancel is not None:
         state.history = []
         end = ev.RunCancelled(ts=now, reason=f"cancelled while its code could not go on: {reason}")
@@ -108,19 +108,19 @@ def write_the_least(state: RunState, now: int, error: BaseException) -> None:
     state.change.append(ev.RunStuck(ts=now, reason=printable(text_of(error))))
 
 
-def _answer_orders(state: RunState, letters: list[Letter]) -> None:
+def _answer_orders(state: RunState, messages: list[InboxRow]) -> None:
     """Its code was not even begun, so nobody will read these: left where they are they would wake it for ever."""
-    for letter in letters:
-        if letter.kind == "cancel" or not is_order(letter):
+    for message in messages:
+        if message.kind == "cancel" or not is_order(message):
             continue
-        state.change.consumed.append(letter.id)
+        state.change.consumed.append(message.id)
         with contextlib.suppress(msgspec.DecodeError, KeyError):
-            state.notify_later(msgspec.json.decode(letter.body, type=LETTERS[letter.kind]))
+            state.notify_later(msgspec.json.decode(message.body, type=MESSAGES[message.kind]))
 
 
 def _encoded(state: RunState, error: BaseException) -> Raw:
     try:
-        return Raw(state.home.app.codec.encode_error(error))
+        return Raw(state.shared.app.codec.encode_error(error))
     except BaseException as why:  # a transform of the codec fails, or the error itself; the reason is told in words
         logger.error(
             "the error of run %s can't be encoded: %s", state.row.id, printable(text_of(why)), extra=state.log_fields

@@ -9,9 +9,9 @@ from holdfast.engine.agenda import Agenda
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.run import LiveRun
-from holdfast.engine.run_state import Home
+from holdfast.engine.run_state import Shared
 from holdfast.engine.settings import Settings
-from holdfast.ports import Claimed, Executor, Letter, Store
+from holdfast.ports import Claimed, Executor, InboxRow, Store
 
 
 class LiveRuns:
@@ -23,7 +23,7 @@ class LiveRuns:
         store: Store,
         executor: Executor,
         settings: Settings,
-        home: Home,
+        shared: Shared,
         agenda: Agenda,
         inflight: InFlight,
         outbox: Outbox,
@@ -34,7 +34,7 @@ class LiveRuns:
         self._agenda = agenda
         self._inflight = inflight
         self._outbox = outbox
-        self.home = home
+        self.shared = shared
         self.by_no: dict[int, LiveRun] = {}
         self.ready: OrderedDict[int, LiveRun] = OrderedDict()
         self.idle: OrderedDict[int, LiveRun] = OrderedDict()
@@ -48,18 +48,18 @@ class LiveRuns:
         earlier = self.by_no.get(no)
         if earlier is not None:  # it had been let go by a commit whose fate was not known yet
             self.drop(earlier)
-        live = LiveRun(claimed, self.home)
+        live = LiveRun(claimed, self.shared)
         # Steps may still execute here from before it was paused or lost: they are not handed over again.
         live.steps.inflight = self._inflight.take_up(no)
         self.by_no[no] = live
         self.make_ready(live)
-        if self.home.reporter.is_on:
-            self.home.reporter.taken_over(live, claimed, self._store.now())
+        if self.shared.reporter.is_on:
+            self.shared.reporter.taken_over(live, claimed, self._store.now())
 
     def replace(self, live: LiveRun, claimed: Claimed) -> LiveRun:
         """A run was read again: it goes on from there, with what its earlier self had in hand."""
         live.evict()
-        fresh = LiveRun(claimed, self.home)
+        fresh = LiveRun(claimed, self.shared)
         fresh.carry_over(live)
         self.by_no[live.row.no] = fresh
         return fresh
@@ -76,12 +76,12 @@ class LiveRuns:
         """A message that never was in the store."""
         live = self.by_no.get(no)
         if live is not None:  # else it was claimed by a commit of unknown fate, and all that is for it is read with it
-            live.deliveries.append(Letter(0, no, kind, body))
+            live.deliveries.append(InboxRow(0, no, kind, body))
             self.make_ready(live)
 
     def waits(self, live: LiveRun) -> None:
         """It only waits now: what for is shown after a moment, and after a while it is parked."""
-        no, mono, settings = live.row.no, self.home.clock.monotonic(), self._settings
+        no, mono, settings = live.row.no, self.shared.clock.monotonic(), self._settings
         self._agenda.set(("show", no), mono + settings.show_after)
         if live.row.durable:  # the others are nowhere but in memory
             self.idle[no] = live
@@ -163,4 +163,4 @@ class LiveRuns:
             live.evict()
         for table in (self.by_no, self.ready, self.idle, self.touched):
             table.clear()
-        self.home.greenlets.close()
+        self.shared.greenlets.close()

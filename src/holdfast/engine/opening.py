@@ -11,11 +11,11 @@ from msgspec import Raw
 
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
-from holdfast.engine.records import SlotLetter, child_message
+from holdfast.engine.records import SlotMessage, child_message
 from holdfast.engine.run_inbox import Delivery, is_order
 from holdfast.engine.run_state import HELD, RunState, terms_of
 from holdfast.errors import DamagedHistoryError, DecodeError, UnknownNameError, WorkerLostError
-from holdfast.ports import Claimed, Letter, Status
+from holdfast.ports import Claimed, InboxRow, Status
 
 A_MOMENT = 1_000_000
 """A run that has waited longer for its first worker records when its time begins."""
@@ -122,18 +122,18 @@ class Opening:
 
     def start_code(self) -> Execution:
         """The run's code, at the beginning of its history."""
-        state, row, home = self._state, self._state.row, self._state.home
+        state, row, shared = self._state, self._state.row, self._state.shared
         program = state.program()
         state.terms = terms_of(program, state.options)
-        execution = Execution(row.id, program, home.app.codec, home.greenlets)
+        execution = Execution(row.id, program, shared.app.codec, shared.greenlets)
         execution.app = row.app
         execution.parent_id = row.parent_id
         execution.root_id = row.root_id or row.id
-        execution.secret = home.me.secret
+        execution.secret = shared.me.secret
         execution.run_no = row.no
         execution.durable = row.durable
         if row.build and not any(isinstance(event, ev.RunStuck) for event in state.history):
-            execution.same_build = row.build == home.me.build  # who sets a run aside signs it, too
+            execution.same_build = row.build == shared.me.build  # who sets a run aside signs it, too
         return execution
 
     def seen(self) -> int:
@@ -184,16 +184,16 @@ class Opening:
         if self._has_begun_attempt():
             return True
         try:
-            definition = state.home.app.find_workflow(state.row.workflow)
+            definition = state.shared.app.find_workflow(state.row.workflow)
         except UnknownNameError:  # a single step, or nobody's: that is found out later
             return True
         if not definition.limits and "" not in slots:
             return True
-        for letter in state.inbox.letters("slot"):
-            state.inbox.deliveries.remove(letter)
-            state.change.consumed.append(letter.id)
-            told = state.read(letter, state.append, now)
-            if isinstance(told, SlotLetter) and told.refused:
+        for message in state.inbox.messages("slot"):
+            state.inbox.deliveries.remove(message)
+            state.change.consumed.append(message.id)
+            told = state.read(message, state.append, now)
+            if isinstance(told, SlotMessage) and told.refused:
                 state.end_outside(ev.RunCancelled(ts=now, reason=told.refused), now)
                 return False
         if slots.has("", definition, last.input if isinstance(last, ev.RunStarted) else self._input):
@@ -209,17 +209,17 @@ class Opening:
         else stays in its inbox until then."""
         state = self._state
         untouched: dict[str, Any] = {} if isinstance(last, ev.AttemptFailed) else {"started_at": None}
-        for letter in state.inbox.deliveries:
-            if not isinstance(letter, Letter) or not is_order(letter):
+        for message in state.inbox.deliveries:
+            if not isinstance(message, InboxRow) or not is_order(message):
                 continue
-            state.change.consumed.append(letter.id)
-            body = state.read(letter, state.append, now)
+            state.change.consumed.append(message.id)
+            body = state.read(message, state.append, now)
             if body is None:
                 continue
-            if letter.kind == "cancel":
+            if message.kind == "cancel":
                 state.end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 return
-            if letter.kind == "pause":
+            if message.kind == "pause":
                 state.append(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
                 state.leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "wake_at": None, **untouched})
                 state.steps.slots.give_others_back(())
@@ -235,7 +235,7 @@ class Opening:
         state = self._state
         error = WorkerLostError(f"the worker of run {state.row.id} was lost, and with durable=False nothing was kept")
         if state.program().retry_delay(error, state.row.attempt) is None:
-            state.end_outside(ev.RunFailed(ts=now, error=Raw(state.home.app.codec.encode_error(error))), now)
+            state.end_outside(ev.RunFailed(ts=now, error=Raw(state.shared.app.codec.encode_error(error))), now)
             return False
         state.begin_attempt(now)
         state.steps.slots.give_others_back([""])
@@ -249,39 +249,39 @@ class Opening:
         state = self._state
         opened = False
         kept: list[Delivery] = []
-        for letter in state.inbox.deliveries:
-            if opened or not isinstance(letter, Letter) or not is_order(letter):
+        for message in state.inbox.deliveries:
+            if opened or not isinstance(message, InboxRow) or not is_order(message):
                 if not state.is_final() or opened:
-                    kept.append(letter)
-                elif isinstance(letter, Letter):
-                    state.change.consumed.append(letter.id)
+                    kept.append(message)
+                elif isinstance(message, InboxRow):
+                    state.change.consumed.append(message.id)
                 continue
-            state.change.consumed.append(letter.id)
-            state.inbox.orders.append(letter.id)
-            body = state.read(letter, state.append, now)
+            state.change.consumed.append(message.id)
+            state.inbox.orders.append(message.id)
+            body = state.read(message, state.append, now)
             if body is None or not state.notify_later(body):
                 continue
-            if letter.kind == "watch":
+            if message.kind == "watch":
                 if state.is_final():
                     state.change.messages.append(child_message(state.row, state.history[-1]))
-            elif letter.kind == "retry" and state.row.status in (Status.FAILURE, Status.CANCELLED):
+            elif message.kind == "retry" and state.row.status in (Status.FAILURE, Status.CANCELLED):
                 self._reopen(now, body.by)
                 opened = True
-            elif letter.kind == "retry" and state.is_final():  # it has succeeded meanwhile
+            elif message.kind == "retry" and state.is_final():  # it has succeeded meanwhile
                 state.change.messages.append(child_message(state.row, state.history[-1]))
-            elif letter.kind == "cancel" and state.row.stuck == "lost":  # not even its clean-up may run
+            elif message.kind == "cancel" and state.row.stuck == "lost":  # not even its clean-up may run
                 state.end_outside(ev.RunCancelled(ts=now, reason=body.reason, by=body.by), now)
                 break
-            elif state.row.status == Status.PAUSED and letter.kind == "pause" and body.children:
+            elif state.row.status == Status.PAUSED and message.kind == "pause" and body.children:
                 state.tell_children(None, "pause", body.reason, body.by)
-            elif state.row.status in HELD and letter.kind in ("resume", "retry", "cancel"):
+            elif state.row.status in HELD and message.kind in ("resume", "retry", "cancel"):
                 if body.children:
-                    state.tell_children(None, letter.kind, "", body.by)
+                    state.tell_children(None, message.kind, "", body.by)
                 state.append(ev.RunResumed(ts=now, by=body.by))
                 state.unhold()
                 opened = True
-                if letter.kind == "cancel":
-                    kept.append(letter)
+                if message.kind == "cancel":
+                    kept.append(message)
         state.inbox.deliveries.clear()
         state.inbox.deliveries.extend(kept)
         return opened

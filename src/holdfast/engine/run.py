@@ -20,7 +20,7 @@ from holdfast.durations import in_words
 from holdfast.engine import effects, failures, leaving, run_messages
 from holdfast.engine.opening import Needs, Opening
 from holdfast.engine.records import to_record
-from holdfast.engine.run_state import HELD, Home, RunState, read_options
+from holdfast.engine.run_state import HELD, RunState, Shared, read_options
 from holdfast.errors import (
     DamagedHistoryError,
     DecodeError,
@@ -29,7 +29,7 @@ from holdfast.errors import (
     WorkerLostError,
     WorkflowBlocked,
 )
-from holdfast.ports import AHEAD, Change, Claimed, Letter, Outcome, Status
+from holdfast.ports import AHEAD, Change, Claimed, InboxRow, Outcome, Status
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -45,9 +45,9 @@ class Probe(Enum):
 class LiveRun:
     """A run this engine owns. `advance` brings it forward; what is to be committed gathers in `change`."""
 
-    def __init__(self, claimed: Claimed, home: Home) -> None:
+    def __init__(self, claimed: Claimed, shared: Shared) -> None:
         options, damage = read_options(claimed.row)
-        self.state = state = RunState(claimed, options, home)
+        self.state = state = RunState(claimed, options, shared)
         self.row = state.row
         self.options = options
         self.change = state.change
@@ -58,7 +58,7 @@ class LiveRun:
         self.replay_seconds = 0.0
         self.probe = Probe.NONE
         self.broken = False
-        self._home = home
+        self._shared = shared
         self._replay: Iterator[None] | None = None
         self._was_refused = False
 
@@ -144,7 +144,7 @@ class LiveRun:
 
     def advance(self, now: int, budget: float) -> bool:
         """Deliver what has arrived, for at most `budget` seconds; whether there is more to do."""
-        end = self._home.clock.monotonic() + budget
+        end = self._shared.clock.monotonic() + budget
         try:
             if self.state.released or (self.state.inbox.termination is not None and self._is_terminated(now)):
                 return False
@@ -182,7 +182,7 @@ class LiveRun:
     def _caught_up(self, now: int, end: float) -> bool:
         """Whether the code is where its history ends; a run that continues as new begins again here."""
         while self._replay is not None and not self.state.released:
-            if self._home.clock.monotonic() > end or not self._catch_up(now, end):
+            if self._shared.clock.monotonic() > end or not self._catch_up(now, end):
                 return False
         return not self.state.released
 
@@ -210,15 +210,15 @@ class LiveRun:
         """Replay, a slice at a time; whether the end of history is reached."""
         assert self.execution is not None
         assert self._replay is not None
-        started = self._home.clock.monotonic()
-        self._home.guard.enter(self.execution)
+        started = self._shared.clock.monotonic()
+        self._shared.guard.enter(self.execution)
         try:
             for _ in self._replay:
-                if self._home.clock.monotonic() > end:
+                if self._shared.clock.monotonic() > end:
                     return False
         finally:
-            self._home.guard.leave()
-            self.replay_seconds += self._home.clock.monotonic() - started
+            self._shared.guard.leave()
+            self.replay_seconds += self._shared.clock.monotonic() - started
         self._replay = None
         self._weigh_losses()
         self.state.history = []
@@ -234,38 +234,38 @@ class LiveRun:
         if suspects:
             # What is executed elsewhere has nothing to do with the workers that the run has lost.
             here = [command for command in suspects if self.steps.queue_elsewhere(command) is None]
-            self.steps.suspicion.weigh(self.state.history if self._home.me.isolates else (), here, self.row.losses)
+            self.steps.suspicion.weigh(self.state.history if self._shared.me.isolates else (), here, self.row.losses)
 
     def _deliver_arrivals(self, now: int, end: float) -> bool:
         while self.deliveries:
             arrival = self.deliveries.popleft()
-            if isinstance(arrival, Letter):
+            if isinstance(arrival, InboxRow):
                 self._take_message(arrival, now)
             else:
                 self._take_outcome(arrival, now)
             if self.state.released or self._replay is not None:
                 return False
-            if self._home.clock.monotonic() > end:
+            if self._shared.clock.monotonic() > end:
                 return bool(self.deliveries)
         return False
 
-    def _take_message(self, letter: Letter, now: int) -> None:
+    def _take_message(self, message: InboxRow, now: int) -> None:
         assert self.execution is not None
         state = self.state
-        state.change.consumed.append(letter.id)
-        body = state.read(letter, self._note, now)
+        state.change.consumed.append(message.id)
+        body = state.read(message, self._note, now)
         if body is None:
             return
-        if letter.kind == "cancel":
-            state.inbox.cancel = letter
+        if message.kind == "cancel":
+            state.inbox.cancel = message
             if self.execution.cancelling is None:
                 self._deliver(ev.CancelRequested(ts=now, reason=body.reason, by=body.by), now)
-        elif letter.kind == "pause":
+        elif message.kind == "pause":
             if body.children:
                 state.tell_children(self.execution, "pause", body.reason, body.by)
             self._note(ev.RunPaused(ts=now, reason=body.reason, by=body.by))
             self._leave({"status": Status.PAUSED, "held": 1, "reason": body.reason, "stuck": "", "wake_at": None})
-        elif letter.kind in ("retry", "watch"):
+        elif message.kind in ("retry", "watch"):
             state.notify_later(body)
         else:
             self._take_all(run_messages.events_of(body, state, self.execution, now), now)
@@ -297,7 +297,7 @@ class LiveRun:
             due = execution.next_due()
             if due is None or due > now:
                 break
-            if self._home.clock.monotonic() > end:
+            if self._shared.clock.monotonic() > end:
                 return True
             timer = execution.next_timer()
             assert timer is not None
@@ -315,12 +315,12 @@ class LiveRun:
     def _deliver(self, event: ev.Event, now: int) -> None:
         """Let the code see an event, and take note of all it asks for."""
         assert self.execution is not None
-        self._home.guard.enter(self.execution)
+        self._shared.guard.enter(self.execution)
         try:
             self.execution.deliver(event)
             self.execution.settle(now)
         finally:
-            self._home.guard.leave()
+            self._shared.guard.leave()
         self._collect_all(now)
 
     def _schedule(self, command: co.ScheduleStep, now: int) -> None:
@@ -350,11 +350,11 @@ class LiveRun:
 
     def _settle(self, now: int) -> None:
         assert self.execution is not None
-        self._home.guard.enter(self.execution)
+        self._shared.guard.enter(self.execution)
         try:
             self.execution.settle(now)
         finally:
-            self._home.guard.leave()
+            self._shared.guard.leave()
         self._collect_all(now)
 
     def _collect_all(self, now: int) -> None:
@@ -372,8 +372,8 @@ class LiveRun:
         events, commands = self.execution.take()
         if self.row.durable:
             self.change.records += [to_record(event) for event in events]
-        elif self._home.reporter.is_on:
-            self._home.reporter.unrecorded(self.row, self.options, events)
+        elif self._shared.reporter.is_on:
+            self._shared.reporter.unrecorded(self.row, self.options, events)
         for event in events:
             if isinstance(event, ev.StepCompleted):
                 if event.data:
@@ -384,7 +384,7 @@ class LiveRun:
             elif isinstance(event, ev.StepFailed | ev.StepRefused):
                 self.state.tell(event)
                 if isinstance(event, ev.StepRefused):
-                    failures.step_failed(self.row, self._home.app.codec, event)
+                    failures.step_failed(self.row, self._shared.app.codec, event)
         for command in commands:
             if not self.state.released:
                 self._carry_out(command, now)
@@ -420,7 +420,7 @@ class LiveRun:
         """From the commit of this on, the run's code may be activated. Outcomes that it is to see are safe by then."""
         self.probe = Probe.ANNOUNCED
         self.state.keep_outcomes(self.steps.kept(self.deliveries))
-        event = ev.RunProbed(ts=now, worker=self._home.me.worker)
+        event = ev.RunProbed(ts=now, worker=self._shared.me.worker)
         if self.execution is None:
             self.state.append(event)
         else:
@@ -477,13 +477,13 @@ class LiveRun:
 
     def _is_terminated(self, now: int) -> bool:
         """End it, if somebody wants that."""
-        letter = self.state.inbox.termination
-        if letter is None or self.state.is_final():
+        message = self.state.inbox.termination
+        if message is None or self.state.is_final():
             return False
         if self.execution is None:
             with contextlib.suppress(DecodeError):  # damaged: the run ends all the same
                 self.opening.read_history()
-        leaving.terminate(self.state, letter, self.execution if self._replay is None else None, now)
+        leaving.terminate(self.state, message, self.execution if self._replay is None else None, now)
         self.evict()
         return True
 

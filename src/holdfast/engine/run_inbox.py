@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.engine.records import LETTERS, ControlLetter, OutcomeLetter
-from holdfast.ports import Letter, Outcome
+from holdfast.engine.records import MESSAGES, ControlMessage, OutcomeMessage
+from holdfast.ports import InboxRow, Outcome
 
-Delivery = Outcome | Letter
+Delivery = Outcome | InboxRow
 
 
 def is_order(delivery: Delivery) -> bool:
     """Whether it is a message that says what is to become of the run. One that nobody can read is taken for one."""
-    return isinstance(delivery, Letter) and LETTERS.get(delivery.kind, ControlLetter) is ControlLetter
+    return isinstance(delivery, InboxRow) and MESSAGES.get(delivery.kind, ControlMessage) is ControlMessage
 
 
 class RunInbox:
@@ -24,27 +24,27 @@ class RunInbox:
 
     __slots__ = ("_seen", "cancel", "deliveries", "orders", "termination")
 
-    def __init__(self, letters: Iterable[Letter]) -> None:
+    def __init__(self, messages: Iterable[InboxRow]) -> None:
         self.deliveries: deque[Delivery] = deque()
         self.orders: list[int] = []
-        self.cancel: Letter | None = None
-        self.termination: Letter | None = None
+        self.cancel: InboxRow | None = None
+        self.termination: InboxRow | None = None
         self._seen: set[int] = set()
-        for letter in letters:
-            self.add(letter)
+        for message in messages:
+            self.add(message)
 
-    def add(self, letter: Letter) -> bool:
+    def add(self, message: InboxRow) -> bool:
         """Whether it is a new one."""
-        if letter.id in self._seen:
+        if message.id in self._seen:
             return False
-        self._seen.add(letter.id)
-        self.deliveries.append(letter)
-        if letter.kind == "terminate":
-            self.termination = letter
+        self._seen.add(message.id)
+        self.deliveries.append(message)
+        if message.kind == "terminate":
+            self.termination = message
         return True
 
-    def letters(self, *kinds: str) -> list[Letter]:
-        return [each for each in self.deliveries if isinstance(each, Letter) and (not kinds or each.kind in kinds)]
+    def messages(self, *kinds: str) -> list[InboxRow]:
+        return [each for each in self.deliveries if isinstance(each, InboxRow) and (not kinds or each.kind in kinds)]
 
     def steps_at_hand(self, run_no: int) -> set[str]:
         """The steps whose outcomes wait to be delivered."""
@@ -58,7 +58,7 @@ def _outcome_of(arrival: Delivery, run_no: int) -> str:
     if arrival.kind != "outcome":
         return ""
     try:
-        body: OutcomeLetter = msgspec.json.decode(arrival.body, type=OutcomeLetter)
+        body: OutcomeMessage = msgspec.json.decode(arrival.body, type=OutcomeMessage)
     except msgspec.DecodeError:
         return ""
     return body.cmd if body.run_no == run_no else ""

@@ -26,8 +26,8 @@ from holdfast.engine.identity import Identity
 from holdfast.engine.limits import Slots
 from holdfast.engine.programs import Program, program_for
 from holdfast.engine.records import (
-    LETTERS,
-    ControlLetter,
+    MESSAGES,
+    ControlMessage,
     RunOptions,
     child_message,
     control,
@@ -41,14 +41,14 @@ from holdfast.engine.run_inbox import RunInbox
 from holdfast.engine.steps import StepBook
 from holdfast.engine.termination import children_left
 from holdfast.errors import UnknownNameError
-from holdfast.ports import Change, Claimed, Clock, Letter, Outcome, RunRow, Status
+from holdfast.ports import Change, Claimed, Clock, InboxRow, Outcome, RunRow, Status
 from holdfast.printing import printable, text_of
 
 logger = logging.getLogger("holdfast.engine")
 HELD = (Status.PAUSED, Status.STUCK)
 
 
-class Home(msgspec.Struct, frozen=True, gc=False):
+class Shared(msgspec.Struct, frozen=True, gc=False):
     """What all runs in one engine share."""
 
     app: Definitions
@@ -95,18 +95,18 @@ class RunState:
     change that is to be committed."""
 
     __slots__ = (
-        "change", "history", "home", "inbox", "options", "released", "row", "shown", "steps", "terms",
+        "change", "history", "inbox", "options", "released", "row", "shared", "shown", "steps", "terms",
     )  # fmt: skip
 
-    def __init__(self, claimed: Claimed, options: RunOptions, home: Home) -> None:
+    def __init__(self, claimed: Claimed, options: RunOptions, shared: Shared) -> None:
         row = claimed.row
         self.row = row
-        self.home = home
+        self.shared = shared
         self.options = options
         self.change = PendingChange(row.no, max(row.base_seq + len(claimed.payloads) - 1, row.end_seq))
-        slots = Slots(row, claimed.slots, home.me, home.app.codec, self.change)
-        self.steps = StepBook(row, home.app, home.me, home.clock, self.change, slots, claimed.attempts)
-        self.inbox = RunInbox(claimed.letters)
+        slots = Slots(row, claimed.slots, shared.me, shared.app.codec, self.change)
+        self.steps = StepBook(row, shared.app, shared.me, shared.clock, self.change, slots, claimed.attempts)
+        self.inbox = RunInbox(claimed.messages)
         self.history: list[ev.AnyEvent] = []
         self.shown: str = row.status
         self.terms = NO_TERMS
@@ -118,7 +118,7 @@ class RunState:
         return {"run_id": self.row.id, "workflow": self.row.workflow}
 
     def program(self) -> Program:
-        return program_for(self.home.app, self.row.workflow, self.options)
+        return program_for(self.shared.app, self.row.workflow, self.options)
 
     def is_final(self) -> bool:
         return Status(self.row.status).is_final
@@ -127,8 +127,8 @@ class RunState:
 
     def take_change(self) -> Change:
         change, row = self.change.take(), self.row
-        if change.records and row.build != self.home.me.build:
-            change.columns["build"] = row.build = self.home.me.build
+        if change.records and row.build != self.shared.me.build:
+            change.columns["build"] = row.build = self.shared.me.build
         if change.columns and row.durable:  # as the row is written anyway, it says where the history ends
             change.columns.setdefault(
                 "end_seq", change.records[-1].seq if change.records else self.change.last_committed
@@ -154,7 +154,7 @@ class RunState:
         kept.append(to_record(end))
 
     def tell(self, event: ev.Event) -> None:
-        self.change.news += news_of(self.row, self.options, event, self.home.app.codec)
+        self.change.news += news_of(self.row, self.options, event, self.shared.app.codec)
 
     def emit(self, name: str, key: str, payload: Raw, cmd: str, now: int) -> None:
         self.change.signals.append(emission_of(self.row, self.options, name, key, bytes(payload), cmd, now))
@@ -185,21 +185,23 @@ class RunState:
 
     # -- what is read
 
-    def read(self, letter: Letter, note: Callable[[ev.Event], None], now: int) -> Any:
+    def read(self, message: InboxRow, note: Callable[[ev.Event], None], now: int) -> Any:
         """What a message says; None if nobody can read it, which is recorded, so that it troubles nobody again."""
         try:
-            return msgspec.json.decode(letter.body, type=LETTERS[letter.kind])
+            return msgspec.json.decode(message.body, type=MESSAGES[message.kind])
         except (msgspec.DecodeError, KeyError) as error:
             logger.warning("run %s: a message can't be read: %s", self.row.id, error, extra=self.log_fields)
-            note(ev.MessageDropped(ts=now, message=printable(letter.kind), reason=printable(text_of(error))))
+            note(ev.MessageDropped(ts=now, message=printable(message.kind), reason=printable(text_of(error))))
             return None
 
-    def notify_later(self, body: ControlLetter) -> bool:
+    def notify_later(self, body: ControlMessage) -> bool:
         """Tell the parent of the outcome, when there is one; False if it is not the parent who asks."""
         if not body.parent_cmd:
             return True
         if body.parent_id != self.row.parent_id:
-            self.change.messages.append(not_a_child(self.home.app.codec, self.row.id, body.parent_id, body.parent_cmd))
+            self.change.messages.append(
+                not_a_child(self.shared.app.codec, self.row.id, body.parent_id, body.parent_cmd)
+            )
             return False
         self.row.parent_cmd = body.parent_cmd
         self.options.notify = True
@@ -218,7 +220,7 @@ class RunState:
         """The run, or this attempt of it, is over."""
         if not self.row.durable:
             self._append_last(end)
-        failures.run_failed(self.row, self.home.app.codec, end, self.terms.attempts, self.change.records)
+        failures.run_failed(self.row, self.shared.app.codec, end, self.terms.attempts, self.change.records)
         self.steps.slots.give_others_back(())
         if isinstance(end, ev.AttemptFailed):
             self.leave({"status": Status.RETRY, "reason": "", "wake_at": end.retry_at, "attempt": end.attempt})
@@ -250,7 +252,7 @@ class RunState:
     def keep_outcomes(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             try:
-                self.change.messages.append(outcome_message(self.row.id, outcome, self.home.me.worker))
+                self.change.messages.append(outcome_message(self.row.id, outcome, self.shared.me.worker))
             except Exception:
                 logger.exception(
                     "the outcome of step %r of run %s can't be kept, so the step will be executed again",

@@ -12,7 +12,7 @@ from holdfast.engine.domain_events import EventDelivery
 from holdfast.engine.limits import Lines
 from holdfast.engine.settings import Settings
 from holdfast.engine.ticks import Ticks
-from holdfast.ports import Letter, Store, Topic
+from holdfast.ports import InboxRow, Store, Topic
 
 LOCKED_AWHILE = 20_000
 """Microseconds until a run that others had locked is looked at again."""
@@ -66,10 +66,10 @@ class Inbox:
         self._store = store
         self.stale = False
 
-    def poll(self, worker_id: str) -> list[Letter]:
-        letters = self._store.letters(worker_id)
+    def poll(self, worker_id: str) -> list[InboxRow]:
+        messages = self._store.inbox(worker_id)
         self.stale = False
-        return letters
+        return messages
 
 
 class Sources:

@@ -29,7 +29,7 @@ from holdfast.ports import (
     Delivery,
     Emission,
     EndedAttempt,
-    Letter,
+    InboxRow,
     Message,
     NewAttempt,
     NewRun,
@@ -195,7 +195,7 @@ class StoreContract(LimitContract):
         assert store.payloads("r") == [b'{"seq":1}']
         assert store.data("r") == {}
         (claimed,) = self.claim(store)
-        assert claimed.letters == []
+        assert claimed.messages == []
 
     def test_many_runs_are_created_at_once_and_ids_that_are_taken_stay_as_they_are(self, store: Store) -> None:
         store.create(self.new("old", fingerprint=b"other"))
@@ -272,7 +272,7 @@ class StoreContract(LimitContract):
         assert posted == [
             Posted(Status.RUNNING, True), Posted(None, False), Posted(Status.SUCCESS, False), Posted(Status.RUNNING, True)
         ]  # fmt: skip
-        assert [letter.run_no for letter in store.letters("w1")] == [row.no, row.no]
+        assert [message.run_no for message in store.inbox("w1")] == [row.no, row.no]
 
     def test_many_runs_are_deleted_at_once_but_for_those_that_go_on(self, store: Store) -> None:
         over, held, open_ = (self.owned(store, name) for name in ("over", "held", "open"))
@@ -280,7 +280,7 @@ class StoreContract(LimitContract):
         self.leave(store, held, Status.PAUSED)
         told: list[str] = []
 
-        def farewell(row: RunRow, letters: list[Letter]) -> list[Message]:
+        def farewell(row: RunRow, messages: list[InboxRow]) -> list[Message]:
             told.append(row.id)
             return [Message(run_id="open", kind="child")]
 
@@ -288,7 +288,7 @@ class StoreContract(LimitContract):
         assert store.delete_all(everyone, farewell) == 2
         assert sorted(told) == ["held", "over"]
         assert [row.id for row in store.runs(RunQuery())] == ["open"]
-        assert len(store.letters("w1")) == 2
+        assert len(store.inbox("w1")) == 2
         assert store.delete_all(everyone) == 0
 
     def test_numbers_are_never_used_again(self, store: Store) -> None:
@@ -304,12 +304,12 @@ class StoreContract(LimitContract):
         row = self.owned(store)
         store.create(self.new("other", wake_at=self.clock.now() + SECOND))
         store.post(Message(run_id="r", kind="hook"))
-        (letter,) = store.letters("w1")
+        (message,) = store.inbox("w1")
         self.change(
             store,
             row,
             records=[record(2), record(3)],
-            consumed=[letter.id],
+            consumed=[message.id],
             columns={"status": Status.WAITING, "reason": "hook 'x'", "build": "b", "losses": 2},
             children=[self.new("child", parent_id="r", parent_cmd="1c0")],
             messages=[Message(run_id="other", kind="cancel", control=True), Message(run_id="child", kind="cancel")],
@@ -318,21 +318,21 @@ class StoreContract(LimitContract):
         after = self.row(store)
         assert (after.status, after.reason, after.build, after.losses) == (Status.WAITING, "hook 'x'", "b", 2)
         assert [seq["seq"] for seq in map(_decode, store.payloads("r"))] == [1, 2, 3]
-        assert store.letters("w1") == []
+        assert store.inbox("w1") == []
         assert self.row(store, "child").parent_id == "r"
         assert store.find_hook("k") == [("r", "x")]
         claimed = {one.row.id: one for one in self.claim(store)}
-        assert [letter.kind for letter in claimed["other"].letters] == ["cancel"]
-        assert [letter.kind for letter in claimed["child"].letters] == ["cancel"]
+        assert [message.kind for message in claimed["other"].messages] == ["cancel"]
+        assert [message.kind for message in claimed["child"].messages] == ["cancel"]
 
     def test_a_commit_that_fails_does_nothing(self, store: Store) -> None:
         one, two = self.owned(store, "one"), self.owned(store, "two")
         store.post(Message(run_id="one", kind="hook"))
-        (letter,) = store.letters("w1")
+        (message,) = store.inbox("w1")
         good = Change(
             no=one.no,
             records=[record(2)],
-            consumed=[letter.id],
+            consumed=[message.id],
             columns={"status": Status.WAITING},
             children=[self.new("child")],
             messages=[Message(run_id="two", kind="hook")],
@@ -344,7 +344,7 @@ class StoreContract(LimitContract):
         assert len(store.payloads("one")) == 1
         assert self.row(store, "one").status == Status.RUNNING
         assert store.get("child") is None
-        assert [found.id for found in store.letters("w1")] == [letter.id]
+        assert [found.id for found in store.inbox("w1")] == [message.id]
         assert store.data("one") == {}
         assert self.row(store, "waiting").owner is None
         assert store.commit("w1", [good], 0, NAMES).claimed == [], "and can be repeated"
@@ -387,7 +387,7 @@ class StoreContract(LimitContract):
             EncodeError, store.save_schedules, [ScheduleChange(row=ScheduleRow(name=bad, workflow="w", spec=b""))]
         )
         assert [found.id for found in store.runs(RunQuery())] == ["r"]
-        assert store.letters("w1") == []
+        assert store.inbox("w1") == []
         assert [worker.id for worker in store.workers()] == ["w1"]
 
     def test_a_time_beyond_all_times_is_never(self, store: Store) -> None:
@@ -404,9 +404,9 @@ class StoreContract(LimitContract):
         told = Message(run_id="r", kind="child", body=b'{"taken":1}')
         self.change(store, row, children=[self.new("child", if_taken=told)])
         assert self.row(store, "child").workflow == "bill"
-        assert [letter.body for letter in store.letters("w1")] == [b'{"taken":1}']
+        assert [message.body for message in store.inbox("w1")] == [b'{"taken":1}']
         self.change(store, row, children=[self.new("child")])
-        assert len(store.letters("w1")) == 1
+        assert len(store.inbox("w1")) == 1
 
     def test_messages_to_nobody_are_dropped(self, store: Store) -> None:
         ended, row = self.owned(store, "ended"), self.owned(store)
@@ -418,7 +418,7 @@ class StoreContract(LimitContract):
         ]
         self.change(store, row, messages=messages)
         (claimed,) = self.claim(store)
-        assert (claimed.row.id, [letter.kind for letter in claimed.letters]) == ("ended", ["watch"])
+        assert (claimed.row.id, [message.kind for message in claimed.messages]) == ("ended", ["watch"])
 
     # -- fencing
 
@@ -426,8 +426,8 @@ class StoreContract(LimitContract):
         row = self.owned(store)
         self.worker(store, "w2")
         store.create(self.new("waiting"))
-        store.let_go("w1")
-        assert store.bury("w2") == ["w1"]
+        store.release_lock("w1")
+        assert store.declare_dead("w2") == ["w1"]
         change = Change(no=row.no, records=[record(2)], columns={"status": Status.SUCCESS})
         assert raised(Fenced, store.commit, "w1", [change], 10, NAMES)
         assert raised(Fenced, store.commit, "w1", [], 10, NAMES)
@@ -439,10 +439,10 @@ class StoreContract(LimitContract):
     def test_who_was_declared_dead_learns_nothing(self, store: Store) -> None:
         self.worker(store)
         self.worker(store, "w2")
-        store.let_go("w1")
-        store.bury("w2")
+        store.release_lock("w1")
+        store.declare_dead("w2")
         assert raised(
-            Fenced, store.learn, WorkerRow(id="w1", app=store.app, host="h", pid=1, build="b", names=["more"])
+            Fenced, store.update_worker, WorkerRow(id="w1", app=store.app, host="h", pid=1, build="b", names=["more"])
         )
         assert [worker.id for worker in store.workers()] == ["w2"]
 
@@ -450,7 +450,7 @@ class StoreContract(LimitContract):
         self.worker(store)
         store.create(self.new("late", workflow="late"))
         assert store.set_aside(self.row(store, "late").no, "nobody knows it", "unknown")
-        store.learn(
+        store.update_worker(
             WorkerRow(id="w1", app=store.app, host="h", pid=1, build="b", names=[*NAMES, "late"], schedules=["nightly"])
         )
         (worker,) = store.workers()
@@ -525,7 +525,7 @@ class StoreContract(LimitContract):
         assert store.next_wake(NAMES) == 0
         (claimed,) = self.claim(store)
         assert claimed.row.status == Status.RUNNING
-        assert [letter.body for letter in claimed.letters] == [b'{"n":1}', b'{"n":2}']
+        assert [message.body for message in claimed.messages] == [b'{"n":1}', b'{"n":2}']
         assert store.next_wake(NAMES) is None
 
     def test_a_held_run_is_woken_by_control_messages_alone(self, store: Store) -> None:
@@ -538,7 +538,7 @@ class StoreContract(LimitContract):
             store.post(Message(run_id=status, kind="resume", control=True))
             (claimed,) = self.claim(store)
             assert claimed.row.status == status, "who claims it decides"
-            assert [letter.kind for letter in claimed.letters] == ["hook", "resume"]
+            assert [message.kind for message in claimed.messages] == ["hook", "resume"]
 
     def test_a_run_to_begin_later_is_woken_by_control_messages_alone(self, store: Store) -> None:
         self.worker(store)
@@ -553,7 +553,7 @@ class StoreContract(LimitContract):
         self.leave(store, row, Status.FAILURE)
         assert store.post(Message(run_id="r", kind="retry", control=True, late=True)).status == Status.FAILURE
         (claimed,) = self.claim(store)
-        assert (claimed.row.status, [letter.kind for letter in claimed.letters]) == (Status.FAILURE, ["retry"])
+        assert (claimed.row.status, [message.kind for message in claimed.messages]) == (Status.FAILURE, ["retry"])
 
     def test_a_run_released_in_a_commit_may_be_claimed_in_it(self, store: Store) -> None:
         row = self.owned(store)
@@ -573,13 +573,13 @@ class StoreContract(LimitContract):
         self.claim(store, "w2")
         for run_id, kind in (("one", "a"), ("two", "b"), ("one", "c")):
             assert store.post(Message(run_id=run_id, kind=kind)).status == Status.RUNNING
-        mine = store.letters("w1")
-        assert [letter.kind for letter in mine] == ["a", "c"]
-        assert [letter.kind for letter in store.letters("w1")] == ["a", "c"], "reading doesn't consume"
+        mine = store.inbox("w1")
+        assert [message.kind for message in mine] == ["a", "c"]
+        assert [message.kind for message in store.inbox("w1")] == ["a", "c"], "reading doesn't consume"
         assert mine[0].run_no == self.row(store, "one").no
         self.change(store, self.row(store, "one"), consumed=[mine[0].id])
-        assert [letter.kind for letter in store.letters("w1")] == ["c"]
-        assert [letter.kind for letter in store.letters("w2")] == ["b"]
+        assert [message.kind for message in store.inbox("w1")] == ["c"]
+        assert [message.kind for message in store.inbox("w2")] == ["b"]
 
     def test_posting_to_nobody_or_to_the_dead_says_so(self, store: Store) -> None:
         assert store.post(Message(run_id="nobody", kind="hook")) == Posted(None, kept=False)
@@ -594,7 +594,7 @@ class StoreContract(LimitContract):
             store.post(Message(run_id="r", kind="hook", body=body, dedupe="token"))
         store.post(Message(run_id="other", kind="hook", body=b"3", dedupe="token"))
         self.change(store, other, messages=[Message(run_id="r", kind="hook", body=b"4", dedupe="token")])
-        assert [(letter.run_no, letter.body) for letter in store.letters("w1")] == [(row.no, b"1"), (other.no, b"3")]
+        assert [(message.run_no, message.body) for message in store.inbox("w1")] == [(row.no, b"1"), (other.no, b"3")]
 
     def test_who_posts_is_told_whether_it_was_kept(self, store: Store) -> None:
         self.owned(store)
@@ -606,9 +606,9 @@ class StoreContract(LimitContract):
         row = self.owned(store)
         message = Message(run_id="r", kind="hook", dedupe="token", once=True)
         assert store.post(message).kept
-        self.change(store, row, consumed=[letter.id for letter in store.letters("w1")])
+        self.change(store, row, consumed=[message.id for message in store.inbox("w1")])
         assert not store.post(message).kept
-        assert store.letters("w1") == []
+        assert store.inbox("w1") == []
 
     def test_what_an_ended_run_does_not_take_is_not_used_up(self, store: Store) -> None:
         row = self.owned(store)
@@ -645,7 +645,7 @@ class StoreContract(LimitContract):
         back = Message(run_id="r", kind="child")
         for run_id, kind in (("nobody", "watch"), ("r", "hook")):
             self.change(store, row, messages=[Message(run_id=run_id, kind=kind, if_gone=back)])
-        assert [letter.kind for letter in store.letters("w1")] == ["child", "hook"]
+        assert [message.kind for message in store.inbox("w1")] == ["child", "hook"]
 
     def test_orders_are_the_control_messages_that_wait(self, store: Store) -> None:
         self.owned(store)
@@ -675,13 +675,13 @@ class StoreContract(LimitContract):
         assert store.post(asked).kept
         assert not store.post(asked).kept
         assert store.answer("r", "q") is None
-        (letter,) = store.letters("w1")
-        self.change(store, row, consumed=[letter.id], answers=[Answer("q", 3, b'{"answer":1}')])
+        (message,) = store.inbox("w1")
+        self.change(store, row, consumed=[message.id], answers=[Answer("q", 3, b'{"answer":1}')])
         self.change(store, row, answers=[Answer("q", 4, b'{"answer":2}'), Answer("unasked", 5, b"{}")])
         assert store.answer("r", "q") == b'{"answer":1}'
         assert store.answer("r", "unasked") is None
         assert not store.post(asked).kept
-        assert store.letters("w1") == []
+        assert store.inbox("w1") == []
 
     def test_a_run_is_created_with_messages_in_its_inbox(self, store: Store) -> None:
         asked = Message(run_id="r", kind="ask", body=b"1", request="q")
@@ -689,7 +689,7 @@ class StoreContract(LimitContract):
         assert store.create(self.new(messages=[asked])) is not None
         self.worker(store)
         (claimed,) = self.claim(store)
-        assert [letter.body for letter in claimed.letters] == [b"1"]
+        assert [message.body for message in claimed.messages] == [b"1"]
 
     def test_what_is_forgotten_of_a_history_is_gone_with_its_answers(self, store: Store) -> None:
         row = self.owned(store)
@@ -712,7 +712,7 @@ class StoreContract(LimitContract):
             untold = Message(run_id=target, kind="hook", if_gone=None)
             self.change(store, row, messages=[told, untold])
         self.change(store, row, messages=[Message(run_id="ended", kind="hook", if_gone=back)])
-        assert [letter.body for letter in store.letters("w1")] == [b"lost", b"lost"]
+        assert [message.body for message in store.inbox("w1")] == [b"lost", b"lost"]
 
     def test_data_is_found_between_two_values(self, store: Store) -> None:
         for run_id, value in (("a", "N1"), ("b", "N2"), ("c", "N3"), ("d", "S2")):
@@ -882,10 +882,10 @@ class StoreContract(LimitContract):
         assert 0 < clocks[1] < clocks[2] < clocks[3] < clocks[4] < store.clocks("child")[1]
         assert store.clocks("r", after=3) == {4: clocks[4]}
         assert store.clocks("r", after=1, until=2) == {2: clocks[2]}
-        (letter,) = store.letters("w1")
-        assert letter.clock > clocks[4]
+        (message,) = store.inbox("w1")
+        assert message.clock > clocks[4]
         store.post(Message(run_id="r", kind="hook"))
-        assert store.letters("w1")[1].clock > letter.clock
+        assert store.inbox("w1")[1].clock > message.clock
         assert store.clocks("nobody") == {}
 
     def test_between_two_commits_a_number_stays_free(self, store: Store) -> None:
@@ -961,22 +961,22 @@ class StoreContract(LimitContract):
         store.post(Message(run_id="child", kind="watch"))
         told: list[tuple[str, list[str]]] = []
 
-        def farewell(row: RunRow, letters: list[Letter]) -> list[Message]:
-            told.append((row.id, [letter.kind for letter in letters]))
+        def farewell(row: RunRow, messages: list[InboxRow]) -> list[Message]:
+            told.append((row.id, [message.kind for message in messages]))
             return [Message(run_id="parent", kind="child")]
 
         store.delete("parent", farewell=farewell)
         assert told == [], "it goes on"
         store.delete("child", farewell=farewell)
         assert told == [("child", ["watch"])]
-        assert [(letter.run_no, letter.kind) for letter in store.letters("w1")] == [(parent.no, "child")]
+        assert [(message.run_no, message.kind) for message in store.inbox("w1")] == [(parent.no, "child")]
 
     def test_collect_leaves_a_run_of_which_something_was_ordered(self, store: Store) -> None:
         self.leave(store, self.owned(store), Status.SUCCESS, expires_at=self.clock.now())
         store.post(Message(run_id="r", kind="watch", control=True, late=True))
         assert store.collect(10).runs == 0
         (claimed,) = self.claim(store)
-        self.change(store, claimed.row, consumed=[claimed.letters[0].id], columns={"owner": None})
+        self.change(store, claimed.row, consumed=[claimed.messages[0].id], columns={"owner": None})
         assert store.collect(10).runs == 1
 
     def test_collect_deletes_what_has_expired_in_batches(self, store: Store) -> None:
@@ -1020,16 +1020,16 @@ class StoreContract(LimitContract):
         self.leave(store, waiting, Status.WAITING)
         self.leave(store, ended, Status.SUCCESS)
         self.worker(store, "w2")
-        assert store.bury("w2") == []
-        store.let_go("w1")
-        assert store.bury("w2", by_lease=False) == ["w1"]
+        assert store.declare_dead("w2") == []
+        store.release_lock("w1")
+        assert store.declare_dead("w2", by_lease=False) == ["w1"]
         assert [worker.id for worker in store.workers()] == ["w2"]
         row = self.row(store, running.id)
         assert (row.owner, row.status, row.losses) == (None, Status.PENDING, 1)
         assert [self.row(store, run_id).losses for run_id in ("waiting", "ended")] == [0, 0]
         (claimed,) = self.claim(store, "w2")
         assert claimed.row.losses == 1
-        assert store.bury("w2") == [], "one is buried once"
+        assert store.declare_dead("w2") == [], "one is declared dead once"
 
     def test_a_worker_whose_lease_has_run_out_is_buried(self, store: Store) -> None:
         self.owned(store)
@@ -1037,11 +1037,11 @@ class StoreContract(LimitContract):
         self.clock.move(LEASE // 2)
         assert store.beat("w2", LEASE)
         self.clock.move(LEASE // 2 + 1)
-        assert store.bury("w2", by_lease=False) == []
-        assert store.bury("w2") == ["w1"]
+        assert store.declare_dead("w2", by_lease=False) == []
+        assert store.declare_dead("w2") == ["w1"]
         assert self.row(store).losses == 1
         assert not store.beat("w1", LEASE)
-        store.let_go("w1")
+        store.release_lock("w1")
 
     def test_a_lease_that_was_renewed_holds(self, store: Store) -> None:
         self.owned(store)
@@ -1050,12 +1050,12 @@ class StoreContract(LimitContract):
             self.clock.move(LEASE // 2)
             assert store.beat("w1", LEASE)
             assert store.beat("w2", LEASE)
-            assert store.bury("w2") == []
+            assert store.declare_dead("w2") == []
 
     def test_nobody_buries_itself(self, store: Store) -> None:
         self.worker(store)
         self.clock.move(2 * LEASE)
-        assert store.bury("w1") == []
+        assert store.declare_dead("w1") == []
         assert store.beat("w1", LEASE)
 
     def test_a_run_without_a_history_counts_a_loss_either_way(self, store: Store) -> None:
@@ -1332,9 +1332,9 @@ class StoreContract(LimitContract):
         assert self.listeners(store, "") == []
         assert self.listeners(store, "", "n=1") == [("", "r")]
         (listener,) = store.listeners(arrival, ["n=1"], 10)
-        letter = Message(run_id="r", kind="hook", body=b'"paid"')
-        store.deliver([Delivery(arrival=arrival, reached=None, letters=[(listener.no, letter)])])
-        assert [(letter.run_no, letter.body) for letter in store.letters("w1")] == [(row.no, b'"paid"')]
+        message = Message(run_id="r", kind="hook", body=b'"paid"')
+        store.deliver([Delivery(arrival=arrival, reached=None, messages=[(listener.no, message)])])
+        assert [(message.run_no, message.body) for message in store.inbox("w1")] == [(row.no, b'"paid"')]
         store.emit(self.emission(key="2"))
         assert self.listeners(store, "n=1") == [], "it got what it waited for"
 
@@ -1344,9 +1344,9 @@ class StoreContract(LimitContract):
         (arrival,) = store.arrivals(10)
         (listener,) = store.listeners(arrival, [""], 10)
         self.change(store, row, signals=[Unsubscription(cmd="1h0")])
-        letter = Message(run_id="r", kind="hook")
-        store.deliver([Delivery(arrival=arrival, reached=None, letters=[(listener.no, letter)])])
-        assert store.letters("w1") == []
+        message = Message(run_id="r", kind="hook")
+        store.deliver([Delivery(arrival=arrival, reached=None, messages=[(listener.no, message)])])
+        assert store.inbox("w1") == []
 
     def test_a_wait_is_deleted_with_its_run(self, store: Store) -> None:
         row = self.awaits(store, "r")
@@ -1543,8 +1543,8 @@ class StoreContract(LimitContract):
         self.executor(store)
         self.claimed(store)
         assert store.end_attempts("x1", [self.ended("t1", b"42")]) == {"t1"}
-        (letter,) = store.letters("w1")
-        assert (letter.run_no, letter.kind, letter.body) == (row.no, "outcome", b"42")
+        (message,) = store.inbox("w1")
+        assert (message.run_no, message.kind, message.body) == (row.no, "outcome", b"42")
         assert store.held_attempts("x1") == {"t2"}
         assert store.end_attempts("x1", [self.ended("t1"), self.ended("t2")]) == {"t2"}, "an attempt ends once"
 
@@ -1554,7 +1554,7 @@ class StoreContract(LimitContract):
         self.executor(store, "x2")
         assert self.claimed(store, limit=1) == ["t1"]
         assert store.end_attempts("x2", [self.ended("t1"), self.ended("t2")]) == set()
-        assert store.letters("w1") == []
+        assert store.inbox("w1") == []
 
     def test_an_outcome_wakes_a_run_that_waits(self, store: Store) -> None:
         row = self.asking(store, self.asked("t1"))
@@ -1564,7 +1564,7 @@ class StoreContract(LimitContract):
         assert self.claim(store) == []
         store.end_attempts("x1", [self.ended("t1")])
         (claimed,) = self.claim(store)
-        assert [letter.kind for letter in claimed.letters] == ["outcome"]
+        assert [message.kind for message in claimed.messages] == ["outcome"]
 
     def test_the_outcome_for_a_run_that_has_ended_goes_nowhere(self, store: Store) -> None:
         row = self.asking(store, self.asked("t1"))
@@ -1638,10 +1638,10 @@ class StoreContract(LimitContract):
         self.executor(store)
         self.claimed(store, limit=2)
         assert store.lost_attempts(10) == []
-        store.let_go("x1")
+        store.release_lock("x1")
         self.clock.move(LEASE + 1)
         store.beat("w1", LEASE)
-        assert store.bury("w1") == ["x1"]
+        assert store.declare_dead("w1") == ["x1"]
         lost = store.lost_attempts(10)
         assert [(one.token, one.worker) for one in lost] == [("t1", "x1"), ("t2", "x1")]
         assert len(store.lost_attempts(1)) == 1

@@ -27,7 +27,7 @@ class Child:
         self.failed = False
 
 
-class Memo:
+class EarlierOutcomes:
     """Hands out each reusable outcome once, in order of occurrence."""
 
     def __init__(self, history: Iterable[ev.Event]) -> None:
