@@ -79,7 +79,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 def test_the_scenario_passes_every_failpoint_of_a_worker(undisturbed: Undisturbed) -> None:
     # Nothing is defined late, no clock is set back, no step has a transaction of its own, and nobody watches.
-    others = {"migrate", "update_worker", "reset_times", "transaction", "watch", "publish", "put_off", *CLIENT, *EXECUTOR}
+    others = {
+        "migrate",
+        "update_worker",
+        "reset_times",
+        "transaction",
+        "watch",
+        "publish",
+        "put_off",
+        *CLIENT,
+        *EXECUTOR,
+    }
     elsewhere = {f"{name}.{when}_commit" for name in others for when in ("before", "after")}
     of_executors = {name for name in code_sites.failpoints() if name.startswith("puller.")}  # tests/remote
     assert code_sites.failpoints() - elsewhere - of_executors == set(undisturbed.hits)

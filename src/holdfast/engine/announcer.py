@@ -55,7 +55,7 @@ class Announcer:
         if changed:
             self.announce(changed)
         if to_inboxes:
-            sources.inbox.stale = True
+            sources.inbox.look()
             self.ring_peers(Topic.INBOX)
         elif to_runs:
             self.ring_peers(Topic.RUNS)

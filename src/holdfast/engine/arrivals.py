@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -35,7 +36,14 @@ class DeclaredDead(msgspec.Struct):
     worker: str
 
 
-Arrival = Outcome | Report | Hint | Stop | DeclaredDead
+class Mail(msgspec.Struct, frozen=True):
+    """Messages were put into the inboxes of these runs, which that worker owned."""
+
+    owner: str
+    runs: Sequence[int]
+
+
+Arrival = Outcome | Report | Hint | Mail | Stop | DeclaredDead
 
 
 class Wake(msgspec.Struct):

@@ -15,7 +15,7 @@ from holdfast.core.loop import Greenlets
 from holdfast.core.registry import Definitions
 from holdfast.engine.agenda import Agenda
 from holdfast.engine.announcer import Announcer
-from holdfast.engine.arrivals import Arrival, Hint, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, Hint, Mail, Report, Stop, Wake
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.broadcast import Broadcast
 from holdfast.engine.committer import Committer
@@ -212,6 +212,8 @@ class Engine:
             self.handover.take_outcome(arrival)
         elif isinstance(arrival, Hint):
             self.sources.look_at(arrival.topic)
+        elif isinstance(arrival, Mail):
+            self._take_mail(arrival)
         elif isinstance(arrival, Report):
             self.handover.take_report(arrival)
         elif isinstance(arrival, Stop):
@@ -264,12 +266,23 @@ class Engine:
     def _tick(self) -> None:
         """Let schedules start what is due."""
         if self.backoff.ask("starting what is scheduled", self.sources.ticks.fire):
-            self.sources.claims.stale = self.sources.inbox.stale = True  # runs that go on may have been told to end
+            self.sources.look_at(Topic.INBOX)  # runs that go on may have been told to end
+            self.announcer.ring_peers(Topic.INBOX)
+
+    def _take_mail(self, mail: Mail) -> None:
+        if mail.owner != self.me.worker:
+            return
+        here = [no for no in mail.runs if no in self.live_runs.by_no]
+        self.sources.inbox.told(here)
+        if len(here) < len(mail.runs):  # released meanwhile: another worker may have claimed it, and was not told
+            self.sources.look_at(Topic.INBOX)
             self.announcer.ring_peers(Topic.INBOX)
 
     def _read_inbox(self) -> None:
         for message in self.backoff.ask("reading inboxes", lambda: self.sources.inbox.poll(self.me.worker)) or ():
             live = self.live_runs.by_no.get(message.run_no)
+            if live is None or live.state.released:
+                self.sources.claims.stale = True  # it is about to be released, and can be claimed at once
             if live is not None and live.state.inbox.add(message):
                 self.live_runs.make_ready(live)
                 if self.reporter.is_on:
@@ -278,7 +291,7 @@ class Engine:
     def _deliver_events(self) -> None:
         """Bring domain events to those of this app who listen: runs to start, runs that wait."""
         if self.backoff.ask("delivering events", self.sources.events.deliver):
-            self.sources.claims.stale = self.sources.inbox.stale = True
+            self.sources.look_at(Topic.INBOX)
             self.announcer.ring_peers(Topic.INBOX)
 
     def _look_at_definitions(self) -> None:
@@ -417,5 +430,5 @@ class Engine:
         except StoreError as error:
             self.backoff.failed("registering", error)
             return False
-        self.sources.claims.stale = self.sources.inbox.stale = True
+        self.sources.look_at(Topic.INBOX)
         return True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Mail, Report, Stop, Wake
 from holdfast.engine.engine import Engine
 from holdfast.engine.health import Health, Pulse
 from holdfast.engine.puller import Puller
@@ -71,7 +71,7 @@ class Host:
         """Register, and begin to listen; then `run` may be called on a thread."""
         engine = self.engine
         install()
-        address = engine.notifier.listen(self.hint)
+        address = engine.notifier.listen(self.hint, self.told)
         try:
             engine.start(address)
         except BaseException:
@@ -119,6 +119,9 @@ class Host:
             self.engine.reporter.broadcast.wake(self._say_hello)
         else:
             self._arrivals.put(_HINTS[topic])
+
+    def told(self, owner: str, runs: Sequence[int]) -> None:
+        self._arrivals.put(Mail(owner, runs))
 
     def health(self) -> Health:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""

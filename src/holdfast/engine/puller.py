@@ -16,8 +16,8 @@ import msgspec
 from holdfast import failpoints
 from holdfast.core.registry import Definitions
 from holdfast.engine.agenda import Agenda
-from holdfast.engine.arrivals import Arrival, Hint, Report, Stop, Wake
-from holdfast.engine.attempts import decode_attempt, unreadable
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
+from holdfast.engine.attempts import decode_attempt, run_of, unreadable
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.broadcast import Broadcast
 from holdfast.engine.identity import Identity
@@ -194,7 +194,7 @@ class Puller:
                 self._are_all_wanted = False
         elif isinstance(arrival, Stop):
             self._stop(arrival.grace)
-        elif arrival.worker == self.me.worker and self.membership.is_registered:
+        elif isinstance(arrival, DeclaredDead) and arrival.worker == self.me.worker and self.membership.is_registered:
             self._fenced()
 
     def _take_outcome(self, outcome: Outcome) -> None:
@@ -271,11 +271,21 @@ class Puller:
             self._ring(Topic.ATTEMPTS)
         while self._ended:
             worker, ended = next(iter(self._ended.items()))
-            done = self.store.end_attempts(worker, ended)
+            owners = self.store.end_attempts(worker, ended)
             del self._ended[worker]
             self.last_commit = self.clock.monotonic()
-            if done:
-                self._ring(Topic.INBOX)
+            self._tell_owners(owners)
+
+    def _tell_owners(self, owners: dict[str, str | None]) -> None:
+        """Of attempts that have ended, by token."""
+        told: dict[str, set[int]] = {}
+        for token, owner in owners.items():
+            told.setdefault(owner or "", set()).add(run_of(token))
+        if told.pop("", None):
+            self._ring(Topic.INBOX)  # of a run that nobody owns: it is to be claimed
+        for owner, runs in told.items():
+            failpoints.hit("puller.before_ring")
+            self.notifier.tell(owner, sorted(runs))
 
     def _tell_reports(self, mono: float) -> None:
         """Checkpoints at once: they are for the next attempt. How far a step is interests nobody every millisecond."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.core.registry import Definitions
 from holdfast.engine.domain_events import EventDelivery
@@ -64,11 +64,25 @@ class Inbox:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.stale = False
+        self._told: set[int] = set()
+        self._is_any_stale = False
+
+    @property
+    def stale(self) -> bool:
+        return self._is_any_stale or bool(self._told)
+
+    def look(self) -> None:
+        """There may be messages to any run."""
+        self._is_any_stale = True
+
+    def told(self, runs: Iterable[int]) -> None:
+        """There are messages to these."""
+        self._told.update(runs)
 
     def poll(self, worker_id: str) -> list[InboxRow]:
-        messages = self._store.inbox(worker_id)
-        self.stale = False
+        messages = self._store.inbox(worker_id, None if self._is_any_stale else sorted(self._told))
+        self._is_any_stale = False
+        self._told.clear()
         return messages
 
 
@@ -88,7 +102,8 @@ class Sources:
         if everything or topic is Topic.RUNS:
             self.claims.stale, self.claims.is_sure = True, not everything
         if everything or topic is Topic.INBOX:
-            self.claims.stale = self.inbox.stale = True
+            self.claims.stale = True
+            self.inbox.look()
         if everything or topic is Topic.EVENTS:
             self.events.stale = True
         if everything or topic is Topic.SCHEDULES:

@@ -506,9 +506,12 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
             claimed[no].slots = slots
         return list(claimed.values())
 
-    def inbox(self, worker_id: str) -> list[InboxRow]:
+    def inbox(self, worker_id: str, runs: Sequence[int] | None = None) -> list[InboxRow]:
+        query, parameters = "inbox_of_worker", {"worker": worker_id}
+        if runs is not None:
+            query, parameters = "inbox_for_runs", {"worker": worker_id, "nos": self.dialect.array(runs)}
         with self.read() as db:
-            messages = [InboxRow(*row) for row in db.execute(self._q["inbox_of_worker"], {"worker": worker_id})]
+            messages = [InboxRow(*row) for row in db.execute(self._q[query], parameters)]
         if messages:
             self._heard(message.clock for message in messages)
         return messages
