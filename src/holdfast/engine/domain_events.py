@@ -22,13 +22,13 @@ from holdfast.ports import (
     Delivery,
     DomainEventRow,
     Emission,
+    EventStore,
     Listener,
     Message,
     NewRun,
     RunRow,
     Status,
     StepState,
-    Store,
     Subscription,
 )
 
@@ -123,7 +123,7 @@ class EventDelivery:
     """Brings domain events to the subscriptions of one app, `batch` at a time, so that no transaction is long. `stale`
     says that some may have come."""
 
-    def __init__(self, store: Store, codec: Codec, batch: int = 200) -> None:
+    def __init__(self, store: EventStore, codec: Codec, batch: int = 200) -> None:
         self._store = store
         self._codec = codec
         self._batch = batch

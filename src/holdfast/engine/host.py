@@ -15,7 +15,7 @@ from holdfast.engine.health import Health, Pulse
 from holdfast.engine.puller import Puller
 from holdfast.errors import StoreError, StoreLostError
 from holdfast.logs import install
-from holdfast.ports import Attempt, Clock, Store, Topic
+from holdfast.ports import Attempt, Clock, Query, Topic
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -58,7 +58,7 @@ class Host:
         self._broken_turns = 0
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Query:
         return self.engine.store
 
     @property

@@ -20,7 +20,7 @@ from holdfast.engine.agenda import Agenda
 from holdfast.engine.change import PendingChange
 from holdfast.engine.identity import Identity
 from holdfast.engine.records import ControlMessage, SlotMessage
-from holdfast.ports import Ask, Line, RunRow, Served, SlotRow, Store
+from holdfast.ports import Ask, LimitStore, Line, RunRow, Served, SlotRow
 
 logger = logging.getLogger("holdfast.engine")
 SAFETY_NET = 10.0
@@ -150,7 +150,7 @@ def describe(name: str, key: str) -> str:
 class Lines:
     """What this engine knows of lines in which somebody may have a turn."""
 
-    def __init__(self, app: Definitions, store: Store) -> None:
+    def __init__(self, app: Definitions, store: LimitStore) -> None:
         self._app = app
         self._store = store
         self._names: list[str] = []

@@ -14,7 +14,7 @@ from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.identity import Identity
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError
-from holdfast.ports import AHEAD, Clock, Store, Subscription, WorkerKind, WorkerRow
+from holdfast.ports import AHEAD, Clock, Subscription, WorkerKind, WorkerRow, WorkerStore
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -29,7 +29,7 @@ class Membership:
     def __init__(
         self,
         app: Definitions,
-        store: Store,
+        store: WorkerStore,
         clock: Clock,
         settings: Settings,
         me: Identity,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,16 +29,20 @@ from holdfast.errors import Fenced, StoreError, StoreLostError
 from holdfast.ports import (
     Attempt,
     AttemptReport,
+    AttemptStore,
     ClaimedAttempt,
     Clock,
     EndedAttempt,
     Executor,
     Message,
+    MessageStore,
     Notifier,
     Outcome,
-    Store,
+    Query,
+    TelemetryStore,
     Topic,
     WorkerKind,
+    WorkerStore,
 )
 
 logger = logging.getLogger("holdfast.executor")
@@ -62,6 +66,10 @@ class Unguarded:
     def stop(self) -> None: ...
 
 
+class AttemptsOfOthers(Query, WorkerStore, AttemptStore, MessageStore, TelemetryStore, Protocol):
+    """What of a store an executor of attempts of others needs."""
+
+
 class Puller:
     """Executes up to `concurrency` attempts of `queues` at a time. `turn` is called again and again with what has arrived,
     always on one thread."""
@@ -69,7 +77,7 @@ class Puller:
     def __init__(
         self,
         app: Definitions,
-        store: Store,
+        store: AttemptsOfOthers,
         executor: Executor,
         notifier: Notifier,
         clock: Clock,
