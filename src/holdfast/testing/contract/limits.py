@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import Fenced
 from holdfast.ports import Ask, Change, LimitRow, Message, RunRow, Served, Status, Store
-
-if TYPE_CHECKING:
-    from holdfast.testing.contract import MovableClock
-
-SECOND = 1_000_000
-NAMES = ("ship", "bill")
+from holdfast.testing.contract.arranging import NAMES, SECOND, Arranged
 
 
-class LimitContract:
+class LimitContract(Arranged):
     """Tests of what the Store port says of limits."""
-
-    if TYPE_CHECKING:
-
-        @property
-        def clock(self) -> MovableClock: ...
-
-        def worker(self, store: Store, worker_id: str = "w1") -> str: ...
-
-        def owned(self, store: Store, run_id: str = "r", **given: Any) -> RunRow: ...
-
-        def leave(self, store: Store, row: RunRow, status: str, **columns: Any) -> None: ...
 
     # -- arranging
 
