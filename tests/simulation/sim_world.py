@@ -25,11 +25,13 @@ from holdfast.api.options import StartOptions
 from holdfast.core import events as ev
 from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
 from holdfast.engine.engine import Engine
+from holdfast.engine.environment import Environment
+from holdfast.engine.identity import Identity
 from holdfast.engine.opening import BEFORE_THE_CODE
 from holdfast.engine.puller import Puller
 from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, RunError, StoreBusyError, StoreError, StoreUnavailableError
-from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, Topic
+from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, Topic, WorkerKind
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.world import replay
 
@@ -84,13 +86,12 @@ class Host:
         self.executor = SimulatedExecutor(world, self)
         settings = Settings(lease=LEASE, beat=BEAT, max_live=world.max_live, claim=world.claim)
         self.pulls = pulls
-        parts = (self.app, SeamStore(world, self), self.executor, SimulatedNotifier(world, self), world.clock, build)
-        self.engine: Any
-        if pulls:
-            self.engine = Puller(*parts, [""], world.room, settings, new_id=self._new_id)  # type: ignore[arg-type]
-        else:
-            queues = [] if world.elsewhere else [""]
-            self.engine = Engine(*parts, settings, isolate=False, new_id=self._new_id, queues=queues)  # type: ignore[arg-type]
+        me = Identity("", build, isolates=False, queues=frozenset([""] if pulls or not world.elsewhere else []))
+        env: Any = Environment(
+            self.app, SeamStore(world, self), self.executor, SimulatedNotifier(world, self), world.clock, me, settings,
+            self._new_id, WorkerKind.EXECUTOR if pulls else WorkerKind.ENGINE,
+        )  # fmt: skip
+        self.engine: Any = Puller(env, world.room) if pulls else Engine(env)
         self.wakes_at = 0.0
         self.due: int | None = None
         self.beats_at = 0.0
@@ -116,7 +117,7 @@ class Host:
     def _may_begin(self) -> bool:
         self.is_asking = True
         try:
-            return self.engine.membership.may_begin(lambda worker: self.arrivals.append(DeclaredDead(worker)))
+            return self.engine.env.membership.may_begin(lambda worker: self.arrivals.append(DeclaredDead(worker)))
         finally:
             self.is_asking = False
 
@@ -144,7 +145,7 @@ class Host:
         self.due = min((moment for moment in (wake.due, wake.tick) if moment is not None), default=None)
 
     def beat(self) -> None:
-        membership = self.engine.membership
+        membership = self.engine.env.membership
         worker = membership.me.worker
         self.beats_at = self.world.clock.monotonic() + BEAT
         try:
