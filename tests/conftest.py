@@ -21,6 +21,19 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
+MADE_ONCE = {"browser", "many", "stream", "undisturbed"}
+"""Fixtures of modules that take long."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of a module that share what takes long to make are left to one process."""
+    for item in items:
+        shared = MADE_ONCE.intersection(getattr(item, "fixturenames", ()))
+        if shared and not any(item.iter_markers("torture")) and not any(item.iter_markers("xdist_group")):
+            item.add_marker(pytest.mark.xdist_group(f"{min(shared)} of {item.path.stem}"))
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests are there to stay: no collection of garbage needs to look at them again."""
     gc.collect()

@@ -12,6 +12,8 @@ from holdfast import StepTimeoutError
 from holdfast.executors.celery.attachment import make_celery
 from holdfast.executors.celery.broker import Broker, Parcel
 
+pytestmark = pytest.mark.xdist_group("shop on celery")
+
 
 def test_a_workflow_goes_through_steps_in_the_pool(shop: Shop) -> None:
     assert shop.start("five", 10).result(timeout=60) == 60
