@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.engine.host import Host
     from holdfast.engine.settings import Settings
     from holdfast.executors.celery.attachment import Attachment
+    from holdfast.telemetry.dispatcher import EventDispatcher
 
 
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -476,9 +477,19 @@ class App(Registry):
 
     @property
     def telemetry(self) -> StoreTransport:
-        """Carries telemetry events between all processes of the store: `EventReceiver(app.telemetry)` hears what workers
-        do, `EventDispatcher(app.telemetry, app.logical_clock)` sends events of one's own."""
-        return StoreTransport(self.store, self.notifier, self.codec)
+        """Carries telemetry events between all processes of the store, and on Celery also through its broker:
+        `EventReceiver(app.telemetry)` hears what workers do, `EventDispatcher(app.telemetry, app.logical_clock)` sends
+        events of one's own."""
+        return StoreTransport(self.store, self.notifier, self.codec, self.event_exchange)
+
+    @property
+    def event_exchange(self) -> EventDispatcher | None:
+        """What sends telemetry events through the broker of Celery, to all who listen there; None without one."""
+        if not self.on_celery:
+            return None
+        _ = self.celery
+        assert self._attachment is not None
+        return self._attachment.event_exchange(self.logical_clock)
 
     # -- working
 

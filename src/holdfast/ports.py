@@ -672,8 +672,9 @@ class Query(Protocol):
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
         """A run's history after event number `after`, up to and with number `until`, all of it or only the kinds given."""
 
-    def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
-        """The logical clocks of a run's events after number `after`, by number; 0 where an older version wrote them."""
+    def clocks(self, run_id: str, after: int = 0, until: int | None = None) -> dict[int, int]:
+        """The logical clocks of a run's events after number `after`, up to `until`, by number; 0 where an older version
+        wrote them."""
 
     def data(self, run_id: str) -> dict[str, bytes]:
         """What the run has published of its data."""
@@ -820,8 +821,9 @@ class Store(Query, Protocol):
         """After a `commit` of that worker whose fate is unknown: what is read once this has returned shows whether it
         happened. A connection may be lost while the database goes on with what it was told."""
 
-    def letters(self, worker_id: str) -> list[Letter]:
-        """The inboxes of all runs the worker owns, oldest first. Reading doesn't consume; `commit` does."""
+    def letters(self, worker_id: str, runs: Sequence[int] | None = None) -> list[Letter]:
+        """The inboxes of all runs the worker owns, or of those of them that have these numbers, oldest first. Reading
+        doesn't consume; `commit` does."""
 
     def post(self, message: Message) -> Posted:
         """Put a message into a run's inbox. Nothing is put into the inbox of a run that has ended, unless the message is
@@ -873,10 +875,11 @@ class Store(Query, Protocol):
     def claim_attempt(self, worker_id: str, token: str) -> ClaimedAttempt | None:
         """The same for one that somebody was told of; None if it is gone, or claimed already."""
 
-    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> dict[str, str | None]:
         """Of each attempt that belongs to that worker, delete the row and put the message into its run's inbox; those
-        for which that was done. An attempt has one outcome: it was cancelled, or others have taken it over, if it is
-        not among them. Nothing is put into the inbox of a run that has ended. The worker itself may be gone."""
+        for which that was done, each with the owner of its run. An attempt has one outcome: it was cancelled, or others
+        have taken it over, if it is not among them. Nothing is put into the inbox of a run that has ended. The worker
+        itself may be gone."""
 
     def release_attempts(self, worker_id: str, tokens: Sequence[str]) -> None:
         """Give back attempts that were claimed and have not begun: others may claim them."""
@@ -961,11 +964,17 @@ class Topic(StrEnum):
 class Notifier(Protocol):
     """Push between processes: hints only. A lost hint costs a moment, a needless one costs a look."""
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> str:
-        """Call `on_ring` from some thread whenever an engine should look; the address others ring at."""
+    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> str:
+        """Call `on_ring` from some thread whenever an engine should look, `on_told` if it was told which runs to look
+        at; the address others ring at."""
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         """Something was put where an engine should look: one of this app, or of any."""
+
+    def tell(self, owner: str, runs: Sequence[int]) -> None:
+        """Messages were put into the inboxes of these runs, which that worker of this app owned: nobody else has to
+        look, and it has to look at nothing else."""
+        self.ring(Topic.INBOX)
 
     def announce(self, run_ids: Iterable[str]) -> None:
         """These runs have changed in a way that somebody may wait for."""

@@ -296,7 +296,7 @@ def test_runs_that_sleep_leave_nothing_in_memory(app: App) -> None:
             flow.start()
         wait_until(lambda: not engine.engine.runs and not app.runs(status=["PENDING", "RUNNING"], limit=1), 60)
         wait_until(lambda: _count_live_runs() == 0)
-        assert len(engine.engine.due) <= 1_000
+        assert len(engine.engine.live_runs.due) <= 1_000
 
 
 def _count_live_runs() -> int:

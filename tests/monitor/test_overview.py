@@ -96,6 +96,24 @@ def test_a_graph_folds_what_is_many_and_opens_it_on_demand(client: httpx.Client)
     assert [edge["kind"] for edge in pairs["edges"]].count("undoes") == 1
 
 
+def test_rows_of_a_timeline_and_long_values_are_read_by_those_who_look(client: httpx.Client) -> None:
+    fans.options(id="wide").start(30).result(timeout=20)
+    fails.options(id="long", data={"customer": 1}).start("x" * 70_000).result(timeout=20, propagate=False)
+    run = client.get("/api/run", params={"id": "wide"}).json()
+    [_, fold] = run["timeline"]["lanes"]
+    assert (fold["states"], len(fold["members"]), run["timeline"]["left_out"]) == ({"SUCCESS": 31}, 31, 0)
+    found = client.get("/api/run/lanes", params={"id": "wide", "at": fold["at"] + 28, "limit": 2}).json()
+    assert ([lane["cmd"] for lane in found["lanes"]], found["after"]) == (
+        [lane["cmd"] for lane in fold["members"][28:30]],
+        30,
+    )
+    run = client.get("/api/run", params={"id": "long"}).json()
+    assert (run["large"], run["input"]) == (["input"], None)
+    values = client.get("/api/run/values", params={"id": "long"}).json()
+    assert len(values["input"]["args"][0]) == 70_000
+    assert values["data"] == {"customer": 1}
+
+
 def test_what_caused_an_event_and_what_followed_is_told(client: httpx.Client) -> None:
     total.options(id="t").start(1).result(timeout=20)
     events = client.get("/api/run/events", params={"id": "t", "limit": 1_000}).json()["events"]

@@ -35,6 +35,13 @@ def twice(x: int) -> int:
     return 2 * x
 
 
+@app.step
+def counting(n: int) -> int:
+    for i in range(n):
+        this_step.progress(i + 1, n)
+    return n
+
+
 @app.step(force_local=True)
 def where_the_engine_is() -> int:
     return os.getpid()

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.events import EventReceiver as Receiver
+from celery.events.state import State
 from celery.exceptions import ImproperlyConfigured
 
 from holdfast import App, DefinitionError
+from holdfast.executors.celery.events import CeleryTransport
+from holdfast.telemetry import EventDispatcher, EventReceiver, LamportClock
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -79,6 +85,76 @@ def test_pools_that_replace_threads_are_refused(pool: str, tmp_path: Path) -> No
     (part,) = celery.steps["worker"]
     with pytest.raises(ImproperlyConfigured, match="use --pool prefork, threads or solo"):
         part(SimpleNamespace(pool_cls=pool))
+
+
+def test_events_of_ones_own_go_through_the_event_exchange_and_celerys_own_tools_take_no_harm(
+    tmp_path: Path, redis_url: str
+) -> None:
+    app = App("shop", str(tmp_path / "shop.db"), broker=redis_url)
+    tool, celerys = State(), app.celery.connection_for_read()
+    watching = Receiver(celerys, handlers={"*": tool.event}, app=app.celery)
+    listening = threading.Thread(target=lambda: watching.capture(wakeup=False))
+    pushed = CeleryTransport(app.celery, "shop").subscribe()
+    others = CeleryTransport(app.celery, "another").subscribe()
+    assert pushed.is_connected.wait(20)
+    assert others.is_connected.wait(20)
+    listening.start()
+    received: list[Any] = []
+    receiver = EventReceiver(app.telemetry)
+    with EventDispatcher(app.telemetry, LamportClock(40), origin="me") as dispatcher:
+        deadline = time.monotonic() + 20
+        while not (received and tool.event_count) and time.monotonic() < deadline:  # they may not listen yet
+            dispatcher.send("worker-heartbeat", freq=2, utcoffset=7200)
+            received += pushed.receive(0.2) or ()
+    heard: list[Any] = []
+    while 41 not in [event["clock"] for event in heard] and time.monotonic() < deadline:
+        receiver.capture({"worker-heartbeat": heard.append}, timeout=0.1)
+    first = min(heard, key=lambda event: event["clock"])
+    assert first.items() >= {"type": "worker-heartbeat", "origin": "me", "clock": 41, "utcoffset": 7200}.items()
+    assert receiver.clock.value > max(event["clock"] for event in heard)
+    assert received[0]["utcoffset"] == 7200
+    assert tool.event_count >= 1
+    assert not tool.workers
+    assert others.receive(0) == [], "they are another app's"
+    receiver.stop()
+    watching.should_stop = True
+    listening.join(20)
+    celerys.release()
+    for each in (pushed, others):
+        each.close()
+    while pushed.receive(0) is not None:  # what had come before
+        assert time.monotonic() < deadline
+    app.close()
+
+
+def test_a_broker_that_is_away_costs_telemetry_nothing_but_a_warning_and_a_bounded_buffer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("shop", str(tmp_path / "shop.db"), broker=NOWHERE)
+    receiver = EventReceiver(app.telemetry)
+    exchange = app.event_exchange
+    assert exchange is not None
+    with EventDispatcher(app.telemetry, interval=None) as dispatcher:
+        for n in range(30):
+            for i in range(500):
+                dispatcher.send("step-progress", id="s", done=n * 500 + i)
+            assert dispatcher.flush(), "the store takes it all the same"
+    heard: list[Any] = []
+    receiver.capture({"*": heard.append}, limit=15_000, timeout=20)
+    assert [event["done"] for event in heard] == list(range(15_000))
+    assert exchange.dropped >= 5_000
+    exchange.flush()
+    assert not exchange.flush()
+    receiver.stop()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sum("can't be sent for now" in text for text in said) == 1, said
+    app.close()
+
+
+def test_a_broker_that_tells_only_one_listener_leaves_telemetry_to_the_store(tmp_path: Path) -> None:
+    app = App("shop", str(tmp_path / "shop.db"), broker="memory://")
+    assert app.event_exchange is None
+    app.close()
 
 
 def test_importing_holdfast_imports_no_celery() -> None:

@@ -4,13 +4,16 @@ same everywhere is tested with the other ways to execute steps."""
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from celery_outside import Shop
 
-from holdfast import StepTimeoutError
+from holdfast import App, StepTimeoutError
 from holdfast.executors.celery.attachment import make_celery
 from holdfast.executors.celery.broker import Broker, Parcel
+from holdfast.executors.celery.events import CeleryTransport
+from holdfast.telemetry import ClusterState, EventReceiver
 
 pytestmark = pytest.mark.xdist_group("shop on celery")
 
@@ -56,3 +59,38 @@ def test_a_message_that_comes_again_and_again_and_late_does_nothing(shop: Shop) 
     shop.wait_until(lambda: broker.ready("shop") == 0)
     broker.close()
     assert [count for key, count in shop.effects().items() if key.startswith(run.id)] == [1]
+
+
+def test_what_a_pool_does_is_told_through_the_brokers_event_exchange_and_heard_once(shop: Shop) -> None:
+    app = App("shop", shop.app.store_url, broker=shop.broker)
+    pushed = CeleryTransport(app.celery, "shop").subscribe()
+    receiver = EventReceiver(app.telemetry, app.logical_clock)
+    assert pushed.is_connected.wait(20)
+    state, heard = ClusterState(), list[dict[str, Any]]()
+    wanted = {"step-received", "step-started", "step-progress", "worker-heartbeat"}
+    workers = {worker.id for worker in shop.app.store.workers()}
+
+    def has_heard(types: set[str], origins: set[str]) -> bool:
+        receiver.capture({"*": heard.append}, timeout=0)
+        return {event["type"] for event in heard} >= types and {event["origin"] for event in heard} >= origins
+
+    shop.wait_until(lambda: has_heard(set(), workers))  # processes of a pool look now and then whether somebody listens
+    run = shop.start("counting", 3)
+    shop.wait_until(lambda: has_heard(wanted | {"run-succeeded"}, set()))
+    told: dict[tuple[str, str | None], dict[str, Any]] = {}
+
+    def is_told() -> bool:
+        told.update({(event["type"], event.get("id")): event for event in pushed.receive(0) or ()})
+        return {kind for kind, _ in told} >= wanted
+
+    shop.wait_until(is_told)
+    (step,) = {id for kind, id in told if kind == "step-progress"}
+    assert told["step-progress", step]["run_id"] == run.id
+    assert told["step-received", step]["clock"] < told["step-progress", step]["clock"] < app.logical_clock.value
+    keys = [(event["type"], event.get("id"), event["origin"], event["clock"]) for event in heard]
+    assert len(keys) == len(set(keys)), "what came both ways is heard once"
+    state.apply_many(heard)
+    assert (state.steps[step].state, state.steps[step].name) == ("SUCCESS", "counting")
+    receiver.stop()
+    pushed.close()
+    app.close()

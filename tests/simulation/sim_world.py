@@ -23,7 +23,8 @@ from holdfast.api.client import Client
 from holdfast.api.handles import Which
 from holdfast.api.options import StartOptions
 from holdfast.core import events as ev
-from holdfast.engine.engine import Arrival, DeclaredDead, Engine, Hint, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
+from holdfast.engine.engine import Engine
 from holdfast.engine.puller import Puller
 from holdfast.engine.run import BEFORE_THE_CODE
 from holdfast.engine.settings import Settings
@@ -656,7 +657,7 @@ class World:
                 if live.execution is not None:
                     live.execution.evict()
             if not host.pulls:
-                host.engine._home.greenlets.close()
+                host.engine.live_runs.home.greenlets.close()
         self.store.close()
 
     def _calm_down(self) -> None:

@@ -14,7 +14,7 @@ from view_histories import NAMES, SECOND, T0, golden, numbered, row_of
 from holdfast.core import events as ev
 from holdfast.ports import Status
 from holdfast.views.steps import steps_of
-from holdfast.views.timeline import Lane, Timeline, timeline_of
+from holdfast.views.timeline import INSIDE, Lane, Timeline, lanes_of, timeline_of
 
 GOLDEN = {name: golden(name) for name in NAMES}
 
@@ -148,3 +148,27 @@ def test_the_run_itself_is_a_lane_of_its_statuses() -> None:
     assert spans_of(timeline_of(history, row, T0 + 999).lanes[0]) == [
         ("delayed", 0, 50), ("queued", 50, 60), ("running", 60, 100), ("paused", 100, 200), ("running", 200, 300),
     ]  # fmt: skip
+
+
+def test_many_neighbours_of_one_name_are_one_lane_and_each_of_them_can_be_had() -> None:
+    n = INSIDE + 50
+    many = [step(ev.StepCompleted, 10 + i, cmd=f"1s{i}", started=T0 + 5 + i) for i in range(n)]
+    many[7] = step(ev.StepFailed, 17, cmd="1s7", started=T0 + 12)
+    others = [
+        ev.StepCompleted(ts=T0 + 1_000 + i, cmd=f"2s{i}", cause=n + 1, name=f"other {i % 2}", args=Raw(b"{}"))
+        for i in range(6)
+    ]
+    history = numbered(started(), *many, *others)
+    row, steps = row_of(history), steps_of(history)
+    timeline = timeline_of(history, row, T0 + 2_000, steps, most=3, fold=12)
+    fold, *rest = timeline.lanes[1:]
+    assert (fold.name, fold.states, len(fold.members)) == ("charge", {"SUCCESS": n - 1, "FAILURE": 1}, INSIDE)
+    assert [lane.cmd for lane in fold.members] == [f"1s{i}" for i in range(INSIDE)]
+    assert spans_of(fold) == [("executing", 5, 9 + n), ("executing", 12, 17)]
+    assert [lane.cmd for lane in rest] == ["2s0", "2s1"]
+    assert timeline.after == n + 2
+    left = lanes_of(history, row, T0 + 2_000, steps, n - 1, 4)
+    assert [lane.cmd for lane in left] == [f"1s{n - 1}", "2s0", "2s1", "2s2"]
+    everything = timeline_of(history, row, T0 + 2_000, steps)
+    assert len(everything.lanes) == 1 + len(steps)
+    check(history, everything)

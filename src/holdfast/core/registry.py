@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.codec import Codec
 from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
@@ -13,6 +13,9 @@ from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
 from holdfast.ports import LimitRow, ScheduleRow, Store
 from holdfast.telemetry.instruments import Instruments
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.dispatcher import EventDispatcher
 
 
 class Definitions(Protocol):
@@ -49,6 +52,10 @@ class Definitions(Protocol):
     def declared_limits(self) -> list[LimitRow]: ...
 
     def use_store(self, url: str) -> None: ...
+
+    @property
+    def event_exchange(self) -> EventDispatcher | None:
+        """What sends telemetry events through a broker, if there is one."""
 
     @property
     def store(self) -> Store: ...

@@ -63,6 +63,11 @@ def token_of(attempt: Attempt, chance: float) -> str:
     return f"{attempt.run_no}:{attempt.cmd}:{attempt.number}:{int(chance * 2**32):08x}"
 
 
+def run_of(token: str) -> int:
+    """The number of the run whose attempt it is."""
+    return int(token.partition(":")[0])
+
+
 def unreadable(token: str, worker: str, codec: Codec, why: Exception) -> EndedAttempt:
     """What a run is told of an attempt whose row makes no sense to the worker that has claimed it."""
     run_no, _, rest = token.partition(":")

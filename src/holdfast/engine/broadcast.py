@@ -20,6 +20,7 @@ from holdfast.telemetry.instruments import WorkerReport
 
 if TYPE_CHECKING:
     from holdfast.engine.run import LiveRun
+    from holdfast.telemetry.dispatcher import EventDispatcher
 
 logger = logging.getLogger("holdfast.telemetry")
 INTERVAL = 0.1
@@ -35,10 +36,13 @@ WORKER_EVENTS = {"worker_started": "online", "worker_beat": "heartbeat", "worker
 class Broadcast:
     """Gathers on the engine's thread, and writes on one of its own, which there is as long as somebody watches."""
 
-    def __init__(self, store: Store, me: Identity) -> None:
+    def __init__(
+        self, store: Store, me: Identity, exchange: Callable[[], EventDispatcher | None] = lambda: None
+    ) -> None:
         self.is_on = False
         self._store = store
         self._me = me
+        self._exchange = exchange
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_ending = threading.Event()
@@ -93,6 +97,11 @@ class Broadcast:
             self._progress.clear()
         if notes.size():
             notes.worker = self._me.worker
+            if notes.events and (exchange := self._exchange()) is not None:
+                for event in notes.events:
+                    exchange.send(
+                        **event
+                    )  # it has bounds, and a thread of its own: a broker that hangs is not waited for
             try:
                 self._store.publish(notes)
             except StoreError as error:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.engine.engine import Wake
+from holdfast.engine.arrivals import Wake
 from holdfast.engine.host import Host
 from holdfast.engine.puller import Puller
 from holdfast.errors import Fenced, StoreUnavailableError
@@ -199,11 +199,14 @@ class Silent(Notifier):
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> str:
+    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> str:
         return ""
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         self._notifier.ring(topic, everyone)
+
+    def tell(self, owner: str, runs: Sequence[int]) -> None:
+        self._notifier.tell(owner, runs)
 
     def announce(self, run_ids: Iterable[str]) -> None:
         self._notifier.announce(run_ids)

@@ -16,10 +16,10 @@ import msgspec
 from holdfast import failpoints
 from holdfast.core.registry import Definitions
 from holdfast.engine.agenda import Agenda
-from holdfast.engine.attempts import decode_attempt, unreadable
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
+from holdfast.engine.attempts import decode_attempt, run_of, unreadable
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.broadcast import Broadcast
-from holdfast.engine.engine import Arrival, Hint, Report, Stop, Wake
 from holdfast.engine.identity import Identity
 from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.records import outcome_message, stream_message
@@ -94,7 +94,6 @@ class Puller:
         self.backoff = Backoff(clock)
         self.agenda = Agenda()
         self.last_commit: float | None = None
-        self.lost: StoreLostError | None = None
         self.strain = ""
         self.stopping = False
         self.inflight: dict[int, Held] = {}
@@ -110,7 +109,9 @@ class Puller:
         self._items: list[Message] = []
         self._streamed = itertools.count(1)
         self._show_from = 0.0
-        self.reporter = Reporter(app.instruments, Broadcast(store, self.me), self.me, app.codec)
+        self.reporter = Reporter(
+            app.instruments, Broadcast(store, self.me, lambda: app.event_exchange), self.me, app.codec
+        )
 
     @property
     def me(self) -> Identity:
@@ -140,7 +141,7 @@ class Puller:
                 self._claim()
                 self.backoff.succeeded()
             except StoreError as error:
-                self._failed("executing for others", error)
+                self.backoff.failed("executing for others", error)
         return None if self.stopping and self._has_drained() else self._next_turn()
 
     def start_over(self) -> None:
@@ -193,7 +194,7 @@ class Puller:
                 self._are_all_wanted = False
         elif isinstance(arrival, Stop):
             self._stop(arrival.grace)
-        elif arrival.worker == self.me.worker and self.membership.is_registered:
+        elif isinstance(arrival, DeclaredDead) and arrival.worker == self.me.worker and self.membership.is_registered:
             self._fenced()
 
     def _take_outcome(self, outcome: Outcome) -> None:
@@ -247,7 +248,7 @@ class Puller:
         try:
             self.membership.register(())
         except StoreError as error:
-            self._failed("registering", error)
+            self.backoff.failed("registering", error)
             return False
         self._is_stale = True
         return True
@@ -270,11 +271,21 @@ class Puller:
             self._ring(Topic.ATTEMPTS)
         while self._ended:
             worker, ended = next(iter(self._ended.items()))
-            done = self.store.end_attempts(worker, ended)
+            owners = self.store.end_attempts(worker, ended)
             del self._ended[worker]
             self.last_commit = self.clock.monotonic()
-            if done:
-                self._ring(Topic.INBOX)
+            self._tell_owners(owners)
+
+    def _tell_owners(self, owners: dict[str, str | None]) -> None:
+        """Of attempts that have ended, by token."""
+        told: dict[str, set[int]] = {}
+        for token, owner in owners.items():
+            told.setdefault(owner or "", set()).add(run_of(token))
+        if told.pop("", None):
+            self._ring(Topic.INBOX)  # of a run that nobody owns: it is to be claimed
+        for owner, runs in told.items():
+            failpoints.hit("puller.before_ring")
+            self.notifier.tell(owner, sorted(runs))
 
     def _tell_reports(self, mono: float) -> None:
         """Checkpoints at once: they are for the next attempt. How far a step is interests nobody every millisecond."""
@@ -303,7 +314,7 @@ class Puller:
             self.membership.swept()
             self.store.check()
         except StoreLostError as error:
-            self.lost = error
+            self.backoff.lost = error
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
 
@@ -356,9 +367,3 @@ class Puller:
             self.reporter.received(attempts, self.store.now())
         self.executor.submit(attempts)
         failpoints.hit("puller.after_hand_over")
-
-    def _failed(self, what: str, error: StoreError) -> None:
-        if isinstance(error, StoreLostError):
-            self.lost = error
-        else:
-            self.backoff.failed(what, error)

@@ -192,6 +192,11 @@ class LiveRun:
             self.shown, self.row.reason = status, reason
             self.change.columns |= {"status": status, "reason": reason}
 
+    def evict(self) -> None:
+        """Take its code out of memory."""
+        if self.execution is not None:
+            self.execution.evict()
+
     # -- committing
 
     def take_change(self) -> Change:

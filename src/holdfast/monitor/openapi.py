@@ -30,6 +30,7 @@ SECONDS = Parameter("seconds", "how long back", NUMBER)
 OPEN = Parameter("open", "fans to show one by one", {"type": "array", "items": TEXT})
 SEQ = Parameter("seq", "the number of an event", NUMBER)
 AT = Parameter("at", "the last event to keep", NUMBER)
+PLACE = Parameter("at", "the place of a step among all of the run", NUMBER)
 OF_RUN = Parameter("workflow_id", "those of one run")
 AFTER_STEP = Parameter("after", "what the page before said")
 CMD = Parameter("cmd", "the step's command", required=True)
@@ -41,6 +42,8 @@ READING: dict[str, tuple[str, list[Parameter], dict[str, Any]]] = {
     "counts": ("runs by status, whatever the filter says of that", [FILTER], {"counts": OBJECT, "more": LIST}),
     "counts/time": ("runs by status and when they began", [FILTER, SECONDS], {"bars": LIST, "width": NUMBER}),
     "run": ("all about a run", [ID], {"id": TEXT, "status": TEXT, "why": OBJECT, "steps": LIST, "timeline": OBJECT}),
+    "run/values": ("its input, result and data in full", [ID], {"input": {}, "data": OBJECT}),
+    "run/lanes": ("rows of its timeline that were left out", [ID, PLACE, LIMIT], {"lanes": LIST, "after": MAYBE_NUMBER}),
     "run/graph": ("its steps and what led to them", [ID, OPEN], {"shape": TEXT, "nodes": LIST, "edges": LIST}),
     "run/tree": ("its steps and children", [ID], {"name": TEXT, "state": TEXT, "children": LIST}),
     "run/family": ("runs above and below it, and what domain events have led to", [ID], {"tree": OBJECT, "above": LIST}),

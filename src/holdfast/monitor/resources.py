@@ -16,7 +16,7 @@ from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.registry import is_own
 from holdfast.errors import RunNotFoundError
 from holdfast.ports import FINAL, Query, RunQuery, RunRow, Status
-from holdfast.views.details import RunSource, read_details
+from holdfast.views.details import RunSource, read_details, read_values
 from holdfast.views.failures import group_summary, read_failures
 from holdfast.views.filters import parse_filter
 from holdfast.views.graph import folded, graph_of
@@ -29,7 +29,7 @@ from holdfast.views.invocations import (
     split_filter,
 )
 from holdfast.views.lanes import quantile, step_grid, worker_lanes
-from holdfast.views.reading import RunTree
+from holdfast.views.reading import Histories, RunTree
 from holdfast.views.redaction import Redact, RedactingReader
 from holdfast.views.statuses import statuses_of
 from holdfast.views.steps import StepView, steps_of
@@ -42,7 +42,7 @@ from holdfast.views.summaries import (
     step_summary,
     worker_summary,
 )
-from holdfast.views.timeline import timeline_of
+from holdfast.views.timeline import lanes_of, timeline_of
 from holdfast.views.times import SECOND, iso
 from holdfast.views.trace import TraceNode
 from holdfast.views.values import PlainReader
@@ -57,8 +57,13 @@ FAILURES_LOOKED_AT = 1_000
 EVENTS_PER_PAGE = 500
 FOLLOWERS = 100
 HOOKS_SHOWN = 200
-LANES_SHOWN = 2_000
+LANES_SHOWN = 400
+FOLDED = 12
+"""More neighbours of one name are one row, until somebody opens it."""
 STEPS_SHOWN = 200
+CHILDREN_SHOWN = 500
+LONG = 65_536
+"""A longer input or result is read by those who look at it."""
 NODES_SHOWN = 400
 FANNED = 8
 LAST_RUNS = 24
@@ -70,11 +75,12 @@ HOOK_EVENTS = (
 
 
 class Resources:
-    """Everything that can be asked for. Each method reads the store once and keeps nothing."""
+    """Everything that can be asked for. Nothing is kept but the histories that were read last."""
 
     def __init__(self, app: App, redact: Redact | None = None) -> None:
         self.app = app
         self.reader = PlainReader(app.codec) if redact is None else RedactingReader(app.codec, redact)
+        self._histories = Histories()
 
     @property
     def store(self) -> Query:
@@ -138,21 +144,30 @@ class Resources:
 
     def run(self, run_id: str) -> dict[str, Any]:
         row = self.row(run_id)
-        events = [ev.from_json(payload) for payload in self.store.payloads(row.id)]
-        return self._run(self.store, row, events)
+        return self._run(self.store, row, *self._histories.read(self.store, row), LONG)
+
+    def values(self, run_id: str) -> dict[str, Any]:
+        """What went in and came out, in full."""
+        return read_values(self.store, self.row(run_id), self.reader)
 
     def imported(self, text: bytes) -> dict[str, Any]:
         """All of a run that somebody has exported, as `run` and the others tell it of one that is here."""
         found = ImportedRun(text)
         summaries = [event_summary(payload, self.reader) for payload in found.payloads("")]
-        facts = self._run(found, found.row, found.events)
+        facts = self._run(found, found.row, found.events, steps_of(found.events))
         graph = self._graph(found.events, ())
         return {**facts, "imported": True, "all_events": summaries[:LOOKED_AT], "graph": graph}
 
-    def _run(self, store: RunSource, row: RunRow, events: Sequence[ev.AnyEvent]) -> dict[str, Any]:
+    def _run(
+        self,
+        store: RunSource,
+        row: RunRow,
+        events: Sequence[ev.AnyEvent],
+        steps: Sequence[StepView],
+        most_bytes: int | None = None,
+    ) -> dict[str, Any]:
         now = store.now()
-        steps = steps_of(events)
-        facts = read_details(store, row, self.reader, self.app.max_attempts(), events, steps, STEPS_SHOWN)
+        facts = read_details(store, row, self.reader, self.app.max_attempts(), events, steps, STEPS_SHOWN, most_bytes)
         for hook in facts["hooks"]:
             hook["schema"] = hook_schema(self.app.hook_models, hook["name"])
         return {
@@ -175,8 +190,16 @@ class Resources:
             "streamed": bool(store.stream(row.id, 0, 1)),
         }  # fmt: skip
 
+    def lanes(self, run_id: str, at: int, limit: int) -> dict[str, Any]:
+        """Rows of the timeline that were left out: those of steps, from one of their places on."""
+        row = self.row(run_id)
+        events, steps = self._histories.read(self.store, row)
+        found = lanes_of(events, row, self.store.now(), steps, at, limit)
+        after = at + len(found)
+        return {"lanes": msgspec.to_builtins(found), "after": after if after < len(steps) else None}
+
     def graph(self, run_id: str, opened: Collection[str]) -> dict[str, Any]:
-        return self._graph([ev.from_json(payload) for payload in self.store.payloads(self.row(run_id).id)], opened)
+        return self._graph(self._histories.read(self.store, self.row(run_id))[0], opened)
 
     def _graph(self, events: Sequence[ev.AnyEvent], opened: Collection[str]) -> dict[str, Any]:
         graph = folded(graph_of(events), FANNED, opened)
@@ -192,7 +215,7 @@ class Resources:
     def family(self, run_id: str) -> dict[str, Any]:
         """Its children and theirs, the runs above it, and the process that domain events make of it and others."""
         row = self.row(run_id)
-        tree = RunTree(self.store, self.reader, run_id).read().summary()
+        tree = RunTree(self.store, self.reader, run_id).read().summary(CHILDREN_SHOWN)
         above: list[dict[str, Any]] = []
         while row.parent_id is not None and len(above) < 20:
             parent = self.store.get(row.parent_id)
@@ -206,34 +229,31 @@ class Resources:
 
     def tree(self, run_id: str) -> dict[str, Any]:
         self.row(run_id)
-        return RunTree(self.store, self.reader, run_id).read().summary()
+        return RunTree(self.store, self.reader, run_id).read().summary(CHILDREN_SHOWN)
 
     def events(self, run_id: str, after: int, limit: int) -> dict[str, Any]:
         self.row(run_id)
         payloads = self.store.payloads(run_id, after, (), after + limit + 1)
-        clocks = self.store.clocks(run_id, after)
+        clocks = self.store.clocks(run_id, after, after + limit)
         shown = [event_summary(payload, self.reader, clocks) for payload in payloads[:limit]]
         return {"events": shown, "after": shown[-1]["seq"] if len(payloads) > len(shown) else None}
 
     def event(self, run_id: str, seq: int) -> dict[str, Any]:
         """One event, what caused it, and what it led to."""
-        self.row(run_id)
+        row = self.row(run_id)
         payloads = self.store.payloads(run_id, seq - 1, (), seq)
         if not payloads:
             raise RunNotFoundError(f"run {run_id!r} has no event {seq}", run_id=run_id)
         found = event_summary(payloads[0], self.reader)
-        found["clock"] = self.store.clocks(run_id, seq - 1).get(seq, 0)
+        found["clock"] = self.store.clocks(run_id, seq - 1, seq).get(seq, 0)
         cause = found.get("cause") or 0
         before = self.store.payloads(run_id, cause - 1, (), cause) if cause else []
-        led_to = [
-            payload
-            for payload in self.store.payloads(run_id, seq)
-            if msgspec.json.decode(payload, type=_Caused).cause == seq
-        ]
+        led_to = [event.seq for event in self._histories.read(self.store, row)[0] if getattr(event, "cause", 0) == seq]
+        shown = [self.store.payloads(run_id, number - 1, (), number) for number in led_to[:FOLLOWERS]]
         return {
             "event": found,
             "cause": event_summary(before[0], self.reader) if before else None,
-            "followed": [event_summary(payload, self.reader) for payload in led_to[:FOLLOWERS]],
+            "followed": [event_summary(payload, self.reader) for payloads in shown for payload in payloads],
             "more": max(0, len(led_to) - FOLLOWERS),
         }
 
@@ -267,8 +287,8 @@ class Resources:
     def invocation(self, run_id: str, cmd: str) -> dict[str, Any]:
         """All about one step: each attempt, with its error and where it was executed."""
         row = self.row(run_id)
-        events = [ev.from_json(payload) for payload in self.store.payloads(run_id)]
-        step = next((step for step in steps_of(_about(cmd, events)) if step.cmd == cmd), None)
+        events, steps = self._histories.read(self.store, row)
+        step = next((step for step in steps if step.cmd == cmd), None)
         if step is None:
             raise RunNotFoundError(f"run {run_id!r} has no step {cmd!r}", run_id=run_id)
         workers = {worker.id: worker for worker in self.store.workers()}
@@ -412,28 +432,15 @@ class Resources:
         return {"hooks": found, "now": iso(now), "left_out": max(0, len(waiting) - HOOKS_SHOWN)}
 
 
-class _Caused(msgspec.Struct):
-    cause: int = 0
-
-
 def doing(row: RunRow, now: int) -> str:
     """What a run waits for, in words, from its row alone."""
     return "" if row.status == Status.RUNNING or row.status in FINAL else why(row, now).text
 
 
 def _timeline(events: Sequence[ev.AnyEvent], row: RunRow, now: int, steps: Sequence[StepView]) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(timeline_of(events, row, now, steps, LANES_SHOWN))
-    return {**data, "left_out": max(0, len(steps) - LANES_SHOWN)}
-
-
-def _about(cmd: str, events: Sequence[ev.AnyEvent]) -> list[ev.AnyEvent]:
-    """Those events that tell of one command: of a long history they are few. Steps of a plan may be made of others."""
-    if any(isinstance(event, ev.Planned) for event in events):
-        return list(events)
-    own = [event for event in events if getattr(event, "cmd", "") == cmd]
-    wanted = {seq for event in own for seq in (event.seq, getattr(event, "cause", 0), getattr(event, "source", 0))}
-    always = ev.Beginning | ev.RunEnded | ev.RunTakenUp
-    return [event for event in events if event.seq in wanted or isinstance(event, always)]
+    found = timeline_of(events, row, now, steps, LANES_SHOWN, FOLDED)
+    data: dict[str, Any] = msgspec.to_builtins(found)
+    return {**data, "left_out": 0 if found.after is None else len(steps) - found.after}
 
 
 def _has_events(node: TraceNode) -> bool:

@@ -77,6 +77,10 @@ def monitor(
         "counts/time": lambda request: site.resources.counts_over_time(_filter(request), _seconds(request, DAY)),
         "run": site.run,
         "run/graph": lambda request: site.resources.graph(_id(request), request.query_params.getlist("open")),
+        "run/values": lambda request: site.resources.values(_id(request)),
+        "run/lanes": lambda request: site.resources.lanes(
+            _id(request), _number(request, "at", 0) or 0, _limit(request, EVENTS_PER_PAGE, EVENTS_LIMIT)
+        ),
         "run/tree": lambda request: site.resources.tree(_id(request)),
         "run/family": lambda request: site.resources.family(_id(request)),
         "run/events": site.events,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
@@ -124,7 +124,7 @@ class JoinedNotifier(Notifier):
     def __init__(self, tell: Callable[[Topic, bool], None] = lambda topic, everyone: None) -> None:
         self._tell = tell
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> NoReturn:
+    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> NoReturn:
         raise ArgumentError("nobody listens in a transaction")
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:

@@ -314,13 +314,13 @@ class PostgresStore(Guests, SqlStore):
         self._heard([clock])
         return ClaimedAttempt(token, body)
 
-    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> dict[str, str | None]:
         clock = self._stamp_apart(1)
         failpoints.hit("end_attempts.before_commit")
         with self.read() as db:
-            done = {token for (token,) in db.execute(*ends_of(worker_id, ended, self.now(), clock))}
+            owners = dict(db.execute(*ends_of(worker_id, ended, self.now(), clock)).fetchall())
         failpoints.hit("end_attempts.after_commit")
-        return done
+        return owners
 
     def settle(self, worker_id: str) -> None:
         with self.read() as db:

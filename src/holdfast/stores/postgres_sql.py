@@ -240,7 +240,8 @@ def _attempts(batch: Batch, app: str, changes: Sequence[Change], clock: int) -> 
 
 
 def ends_of(worker_id: str, ended: Sequence[EndedAttempt], now: int, clock: int) -> Statement:
-    """Outcomes of attempts into the inboxes of their runs; the tokens of those that were still the worker's."""
+    """Outcomes of attempts into the inboxes of their runs; the tokens of those that were still the worker's, with
+    the owners of their runs."""
     rows = [(one.token, one.message.kind, one.message.dedupe, one.message.body) for one in ended]
     source, parameters = table_of(("token", "kind", "dedupe", "body"), sorted(rows, key=lambda row: row[0]), "ended")
     return (
@@ -252,7 +253,7 @@ def ends_of(worker_id: str, ended: Sequence[EndedAttempt], now: int, clock: int)
         "SELECT r.no, v.kind, 0, v.dedupe, v.body, %(now)s, %(clock)s FROM gone JOIN v ON v.token = gone.token "
         "JOIN runs r ON r.no = gone.run WHERE r.status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED') "
         "ORDER BY r.no, v.dedupe NULLS FIRST ON CONFLICT DO NOTHING RETURNING 1) "
-        "SELECT token FROM gone",
+        "SELECT gone.token, r.owner FROM gone LEFT JOIN runs r ON r.no = gone.run",
         {"worker": worker_id, "now": now, "clock": clock, **parameters},
     )
 

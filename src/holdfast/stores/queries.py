@@ -200,9 +200,11 @@ class SqlQuery(abc.ABC):
             parameters["kinds"] = self.dialect.array(kinds)
             return [row[0] for row in db.execute(self._q["payloads_of_kinds"], parameters)]
 
-    def clocks(self, run_id: str, after: int = 0) -> dict[int, int]:
+    def clocks(self, run_id: str, after: int = 0, until: int | None = None) -> dict[int, int]:
         with self.read() as db:
-            return dict(db.execute(self._q["clocks"], {"no": self._number(db, run_id), "after": after}).fetchall())
+            last = LAST_NUMBER if until is None else until
+            parameters = {"no": self._number(db, run_id), "after": after, "until": last}
+            return dict(db.execute(self._q["clocks"], parameters).fetchall())
 
     def data(self, run_id: str) -> dict[str, bytes]:
         with self.read() as db:

@@ -506,9 +506,12 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
             claimed[no].slots = slots
         return list(claimed.values())
 
-    def letters(self, worker_id: str) -> list[Letter]:
+    def letters(self, worker_id: str, runs: Sequence[int] | None = None) -> list[Letter]:
+        query, parameters = "letters_of_worker", {"worker": worker_id}
+        if runs is not None:
+            query, parameters = "letters_for_runs", {"worker": worker_id, "nos": self.dialect.array(runs)}
         with self.read() as db:
-            letters = [Letter(*row) for row in db.execute(self._q["letters_of_worker"], {"worker": worker_id})]
+            letters = [Letter(*row) for row in db.execute(self._q[query], parameters)]
         if letters:
             self._heard(letter.clock for letter in letters)
         return letters

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec import Raw
+
 from holdfast.core import events as ev
 from holdfast.core.canvases import canvas_of, outline
 from holdfast.core.registry import is_own
@@ -59,15 +61,17 @@ def read_details(
     events: Sequence[ev.AnyEvent] | None = None,
     steps: Sequence[StepView] | None = None,
     most_steps: int | None = None,
+    most_bytes: int | None = None,
 ) -> dict[str, Any]:
     """As JSON data. `max_attempts` is how often each step may be tried, where the code is at hand; `events` and `steps` are
-    those of the run, if they were read already. With `most_steps`, only so many of its steps are told."""
+    those of the run, if they were read already. With `most_steps`, only so many of its steps are told; with `most_bytes`,
+    an input or a result that is longer is only named, in `large`."""
     now = store.now()
     if events is None:
         events = [ev.from_json(payload) for payload in store.payloads(row.id)]
     if steps is None:
         steps = steps_of(events)
-    beginnings = [event for event in events if isinstance(event, ev.RunStarted | ev.ContinuedAsNew)]
+    beginnings = [event for event in events if isinstance(event, (ev.RunStarted, ev.ContinuedAsNew))]
     progress = store.attributes(row.id, "progress")
     logs = log_summaries(store.attributes(row.id, "logs"), reader)
     attempts = store.attempts(row.id)
@@ -76,13 +80,20 @@ def read_details(
     children = {child.id: child for child in reversed(store.runs(RunQuery(parent=row.id, limit=MOST_CHILDREN)))}
     forked = next((e.forked_from for e in beginnings if isinstance(e, ev.RunStarted)), None)
     input = beginnings[-1].input if beginnings else None
+    end = next((event for event in reversed(events) if event.seq == row.end_seq), None)
+    large = [] if most_bytes is None else _longer(most_bytes, input=input, result=getattr(end, "result", None))
     return {
         **run_summary(row, now),
         "why": why_summary(reason),
         "forked_from": forked,
-        "input": reader.value(input),
-        **({"canvas": outline(canvas_of(input))} if input is not None and is_own(row.workflow) else {}),
-        **outcome_summary(row, next((event for event in events if event.seq == row.end_seq), None), reader),
+        "input": None if "input" in large else reader.value(input),
+        "large": large,
+        **(
+            {"canvas": outline(canvas_of(input))}
+            if input is not None and is_own(row.workflow) and "input" not in large
+            else {}
+        ),
+        **({"result": None} if "result" in large else outcome_summary(row, end, reader)),
         "hooks": hook_summaries(open_hooks(events, row)),
         "unclaimed": unclaimed_summaries(unclaimed(events), reader),
         "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
@@ -93,3 +104,21 @@ def read_details(
         ],
         "children": list(children)[:1000],
     }
+
+
+def read_values(store: RunSource, row: RunRow, reader: PlainReader) -> dict[str, Any]:
+    """What went into a run, what came out, and its data, however long they are."""
+    payloads = store.payloads(row.id, 0, ("RunStarted", "ContinuedAsNew", "RunCompleted", "RunFailed", "RunCancelled"))
+    events = [ev.from_json(payload) for payload in payloads]
+    beginnings = [event for event in events if isinstance(event, (ev.RunStarted, ev.ContinuedAsNew))]
+    input = beginnings[-1].input if beginnings else None
+    return {
+        "input": reader.value(input),
+        **({"canvas": outline(canvas_of(input))} if input is not None and is_own(row.workflow) else {}),
+        **outcome_summary(row, next((event for event in events if event.seq == row.end_seq), None), reader),
+        "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
+    }
+
+
+def _longer(most: int, **values: Raw | None) -> list[str]:
+    return [name for name, value in values.items() if value is not None and len(bytes(value)) > most]

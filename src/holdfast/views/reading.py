@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+
 from holdfast.core import events as ev
 from holdfast.errors import RunNotFoundError
 from holdfast.ports import FINAL, Query, RunQuery, RunRow
+from holdfast.views.steps import StepView, steps_of
 from holdfast.views.tree import KnownRun, TreeNode, tree_of
 from holdfast.views.values import PlainReader
 
@@ -13,6 +17,34 @@ FOLLOWED = 20
 
 MOST_CHILDREN = 100_000
 MAX_DEPTH = 20
+REMEMBERED = 120_000
+"""So many events of histories that were read last are kept."""
+
+
+class Histories:
+    """Histories only grow, so of one that was looked at a moment ago only what is new is read and decoded. Safe to use
+    from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By store, run, and where its history begins.
+        self._known: dict[tuple[str, int, int], tuple[list[ev.AnyEvent], list[StepView]]] = {}
+
+    def read(self, store: Query, row: RunRow) -> tuple[Sequence[ev.AnyEvent], Sequence[StepView]]:
+        """The events of a run, and what they tell of its steps."""
+        key = (store.url, row.no, row.base_seq)
+        with self._lock:
+            events, steps = self._known.get(key, ([], []))
+        new = [ev.from_json(payload) for payload in store.payloads(row.id, events[-1].seq if events else 0)]
+        if new or not events:
+            events = [*events, *new]
+            steps = steps_of(events)
+        with self._lock:
+            self._known.pop(key, None)
+            self._known[key] = (events, steps)  # the last is the newest
+            while sum(len(each) for each, _ in self._known.values()) > REMEMBERED and len(self._known) > 1:
+                del self._known[next(iter(self._known))]
+        return events, steps
 
 
 class RunTree:

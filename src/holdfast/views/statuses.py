@@ -24,6 +24,8 @@ def statuses_of(history: Iterable[ev.Event], row: RunRow) -> list[StatusChange]:
     changes: list[StatusChange] = []
     asked = ""
     for event in history:
+        if isinstance(event, ev.Commanded):  # nearly all of a long history, and nothing here
+            continue
         if isinstance(event, ev.CancelRequested):
             asked = event.by
         if isinstance(event, ev.RunStarted):

@@ -14,7 +14,7 @@ from holdfast.core.plans import PlannedStep, member_keys, read_plan
 from holdfast.ports import AttemptRow, StepState
 
 
-class AttemptView(msgspec.Struct, kw_only=True, frozen=True):
+class AttemptView(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """One try of a step. PENDING means that its worker went down with it."""
 
     number: int
@@ -26,7 +26,7 @@ class AttemptView(msgspec.Struct, kw_only=True, frozen=True):
     retry_at: int | None = None
 
 
-class StepView(msgspec.Struct, kw_only=True, frozen=True):
+class StepView(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """A step or child of a run, as far as it has come. In a composition its `key` is its name there; one of several
     executions of a step is `part_of` that step's. `asked_at` is when the code asked for it, and `cause` the event that
     made it ask; a child that is not `waited` for keeps nobody waiting. One that was `handed_over` ends elsewhere."""
@@ -122,7 +122,9 @@ class _Fold:
 
     def take(self, event: ev.Event) -> None:
         self._by_seq[event.seq] = event
-        if isinstance(event, ev.AttemptStarted | ev.ContinuedAsNew):
+        if isinstance(event, ev.StepOutcome):  # nearly all of a long history
+            self._follow(event)
+        elif isinstance(event, ev.AttemptStarted | ev.ContinuedAsNew):
             self._planned, self._ended = {}, None
         elif isinstance(event, ev.RunEnded):
             self._ended = event
@@ -188,9 +190,12 @@ class _Fold:
             )  # fmt: skip
 
     def _follow(self, event: ev.Commanded) -> None:
-        step = self._planned.get(_key(event.cmd))
+        step = self._planned.get(_key(event.cmd)) if self._planned else None
         cmd = event.cmd if step is None else step.cmd
         view = self.steps.get(cmd)
+        if view is None and event.__class__ is ev.StepCompleted and not self._planned:
+            self.steps[cmd] = _done_at_once(event, self._asked_at(event.cause, event.ts))
+            return
         if view is None:
             key = _key(cmd) if self._planned else ""
             view = StepView(cmd=cmd, key=key, name=event.name, state=StepState.PENDING, seq=event.seq)
@@ -233,6 +238,19 @@ class _Fold:
                 self.steps[cmd] = replace(view, state=state, ended_at=ended.ts, reason="the run was terminated")
             elif view.state == StepState.PENDING and view.started_at is None:
                 self.steps[cmd] = replace(view, state=state, reason="the run ended before its turn")
+
+
+def _done_at_once(event: ev.StepCompleted, asked_at: int) -> StepView:
+    """A step of which nothing is known but its result: that is most of them, so it is made in one go."""
+    started = event.started or event.ts
+    done = AttemptView(
+        number=event.attempt, state=StepState.SUCCESS, started_at=started, ended_at=event.ts, worker=event.worker
+    )
+    return StepView(
+        cmd=event.cmd, name=event.name, state=StepState.SUCCESS, attempts=event.attempt, tries=(done,),
+        worker=event.worker, args=event.args, result=event.result, asked_at=asked_at, started_at=started,
+        ended_at=event.ts, undoes=event.undoes, cause=event.cause, seq=event.seq,
+    )  # fmt: skip
 
 
 def _key(cmd: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Literal
 
 import msgspec
@@ -33,7 +35,10 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a waterfall; its spans are in order and don't overlap. A step that was only planned has none."""
+    """One line of a waterfall; its spans are in order and don't overlap. A step that was only planned has none.
+
+    Many neighbours of one name can be one lane: how many there are in each of their `states`, the first of them as
+    `members`, and `at`, the place of the first among all steps. Its spans are when any of them was at work."""
 
     kind: LaneKind
     name: str
@@ -44,16 +49,24 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     part_of: str = ""
     undoes: str = ""
     child_id: str = ""
+    states: dict[str, int] = {}
+    members: tuple[Lane, ...] = ()
+    at: int = 0
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Every span lies between `start` and `end`. The run's own lane comes first, the others as they began."""
+    """Every span lies between `start` and `end`. The run's own lane comes first, the others as they began. Of its steps
+    those from `after` on are left out."""
 
     start: int
     end: int
     lanes: tuple[Lane, ...]
+    after: int | None = None
 
 
+INSIDE = 200
+"""So many lanes come with the one that stands for all of them."""
+PIECES = 200
 _OF_STATUS: dict[str, SpanKind] = {
     Status.PENDING: "queued", Status.RUNNING: "running", Status.RETRY: "retry wait", Status.PAUSED: "paused",
     Status.STUCK: "stuck",
@@ -66,20 +79,95 @@ def timeline_of(
     now: int,
     steps: Sequence[StepView] | None = None,
     most: int | None = None,
+    fold: int | None = None,
 ) -> Timeline:
-    """`steps` are those of the history, if they are known already; with `most`, lanes are made for the first of them."""
+    """`steps` are those of the history, if they are known already; with `most`, that many lanes are made of them, the
+    first. More than `fold` neighbours of one name become one lane."""
     steps = steps_of(history) if steps is None else steps
+    start, last, end = _bounds(history, row, now)
+    found, after = _step_lanes(steps, now, start, end, most, fold)
+    others = [*_hook_lanes(history, row, last), *_timer_lanes(history, row, steps)]
+    lanes = [*found, *(msgspec.structs.replace(lane, spans=_in_order(lane.spans, start, end)) for lane in others)]
+    lanes.sort(key=lambda lane: lane.spans[0].start if lane.spans else end)
+    own = Lane(kind="run", name=row.workflow, state=row.status, spans=_in_order(_run_spans(history, row), start, end))
+    return Timeline(start=start, end=end, lanes=(own, *lanes), after=after)
+
+
+def lanes_of(
+    history: Sequence[ev.Event], row: RunRow, now: int, steps: Sequence[StepView], at: int, limit: int
+) -> list[Lane]:
+    """Lanes of steps, from one of their places on."""
+    start, _, end = _bounds(history, row, now)
+    return [_one(step, now, start, end) for step in _as_asked(steps)[at : at + limit]]
+
+
+def _bounds(history: Sequence[ev.Event], row: RunRow, now: int) -> tuple[int, int, int]:
+    """When it began, when something last happened, and until when it is drawn."""
     start = min([row.created_at or now, *(event.ts for event in history[:1])])
     last = max((event.ts for event in history), default=start)
     # A fork has the times of the run that it was made from, and clocks may be set back.
-    end = max(start, last, row.finished_at if row.finished_at is not None else now)
-    found = [_step_lane(step, now) for step in steps[:most]]
-    found += _hook_lanes(history, row, last)
-    found += _timer_lanes(history, row, steps)
-    lanes = [msgspec.structs.replace(lane, spans=_in_order(lane.spans, start, end)) for lane in found]
-    lanes.sort(key=lambda lane: lane.spans[0].start if lane.spans else end)
-    own = Lane(kind="run", name=row.workflow, state=row.status, spans=_in_order(_run_spans(history, row), start, end))
-    return Timeline(start=start, end=end, lanes=(own, *lanes))
+    return start, last, max(start, last, row.finished_at if row.finished_at is not None else now)
+
+
+def _as_asked(steps: Sequence[StepView]) -> list[StepView]:
+    """In the order in which the code asked for them; last what it has not asked for yet."""
+    return sorted(steps, key=lambda step: (step.asked_at is None, step.asked_at))
+
+
+def _step_lanes(
+    steps: Sequence[StepView], now: int, start: int, end: int, most: int | None, fold: int | None
+) -> tuple[list[Lane], int | None]:
+    ordered = _as_asked(steps)
+    if fold is None:
+        return [_one(step, now, start, end) for step in ordered[:most]], None
+    found: list[Lane] = []
+    at = 0
+    for _, alike in groupby(ordered, key=lambda step: (step.name, step.is_child, step.part_of)):
+        group = list(alike)
+        if len(group) > fold:
+            found.append(_folded(group, at, now, start, end))
+        else:
+            found += [_one(step, now, start, end) for step in group]
+        at += len(group)
+        if most is not None and len(found) >= most and at < len(ordered):
+            return found, at
+    return found, None
+
+
+def _one(step: StepView, now: int, start: int, end: int) -> Lane:
+    lane = _step_lane(step, now)
+    return msgspec.structs.replace(lane, spans=_in_order(lane.spans, start, end))
+
+
+def _folded(group: Sequence[StepView], at: int, now: int, start: int, end: int) -> Lane:
+    first = group[0]
+    return Lane(
+        kind="child" if first.is_child else "step", name=first.name, spans=_when_at_work(group, start, end),
+        cmd=f"many:{at}", part_of=first.part_of, states=dict(Counter(str(step.state) for step in group)), at=at,
+        members=tuple(_one(step, now, start, end) for step in group[:INSIDE]),
+    )  # fmt: skip
+
+
+def _when_at_work(group: Sequence[StepView], start: int, end: int) -> tuple[Span, ...]:
+    """Stretches in which any of them was, with those that failed apart. What is closer than can be seen is one."""
+    near = (end - start) // PIECES
+    found: list[Span] = []
+    for outcome in ("", "FAILURE"):
+        times = [
+            (max(start, step.started_at), None if step.ended_at is None else min(end, step.ended_at))
+            for step in group
+            if step.started_at is not None and (step.state == StepState.FAILURE) == bool(outcome)
+        ]
+        times.sort(key=lambda each: each[0])
+        pieces: list[tuple[int, int | None]] = []
+        for begin, over in times:
+            if pieces and (pieces[-1][1] is None or begin <= pieces[-1][1] + near):
+                known = pieces[-1][1]
+                pieces[-1] = (pieces[-1][0], None if known is None or over is None else max(known, over))
+            else:
+                pieces.append((begin, over))
+        found += [Span(kind="executing", start=begin, end=over, outcome=outcome) for begin, over in pieces]
+    return tuple(found)
 
 
 def _in_order(spans: Sequence[Span], start: int, end: int) -> tuple[Span, ...]:

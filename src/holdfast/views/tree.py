@@ -61,8 +61,8 @@ class TreeNode(msgspec.Struct, frozen=True):
             else:
                 yield self.run_id, child
 
-    def summary(self) -> dict[str, Any]:
-        """As JSON data."""
+    def summary(self, most: int | None = None) -> dict[str, Any]:
+        """As JSON data. With `most`, of each node that many children, and how many more there are."""
         facts: dict[str, Any] = {"name": self.name, "state": self.state}
         if self.run_id:
             facts["run_id"] = self.run_id
@@ -70,7 +70,9 @@ class TreeNode(msgspec.Struct, frozen=True):
         for name in ("forked_from", "detail", "reused", "undoes", "progress"):
             if value := getattr(self, name):
                 facts[name] = value
-        return facts | {"children": [child.summary() for child in self.children]}
+        if most is not None and len(self.children) > most:
+            facts["left_out"] = len(self.children) - most
+        return facts | {"children": [child.summary(most) for child in self.children[:most]]}
 
 
 def tree_of(runs: Mapping[str, KnownRun], run_id: str, now: int, reader: PlainReader) -> TreeNode:

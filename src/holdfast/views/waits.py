@@ -82,6 +82,8 @@ def _follow(history: Iterable[ev.Event]) -> tuple[list[HookView], list[ev.HookRe
         hooks[cmd] = replace(hooks[cmd], closed_at=max(event.ts, hooks[cmd].opened_at), answer=answer)
 
     for event in history:
+        if isinstance(event, ev.StepOutcome):  # nearly all of a long history, and nothing here
+            continue
         if isinstance(event, ev.Beginning | ev.RunEnded | ev.AttemptFailed):
             for cmd in list(open_):
                 close(cmd, event, 0)

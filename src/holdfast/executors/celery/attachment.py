@@ -12,8 +12,11 @@ from holdfast.errors import DefinitionError
 from holdfast.executors.celery.broker import Broker
 from holdfast.executors.celery.carrier import CeleryCarrier
 from holdfast.executors.celery.durable import divert
+from holdfast.executors.celery.events import CeleryTransport, carries_events
 from holdfast.executors.celery.pool import EngineStep, Hosting, Pool, add_task
 from holdfast.printing import show
+from holdfast.telemetry.clock import LamportClock
+from holdfast.telemetry.dispatcher import EventDispatcher
 
 
 def make_celery(app: str, broker: str) -> Celery:
@@ -43,6 +46,7 @@ class Attachment:
         self._app = app
         self._pool = Pool(make_host)
         self._names: dict[str, str] = {}
+        self._exchange: EventDispatcher | None = None
         for step in steps:
             self.add(step)
         self._pool.come_and_go_with_the_worker()
@@ -62,6 +66,12 @@ class Attachment:
 
     def task_name(self, step: str) -> str:
         return self._names.get(step) or f"{self._app}.{step}"
+
+    def event_exchange(self, clock: LamportClock) -> EventDispatcher | None:
+        """What sends telemetry events through the broker; None if it can't carry any. There is one in each process."""
+        if self._exchange is None and carries_events(self.celery):
+            self._exchange = EventDispatcher(CeleryTransport(self.celery, self._app), clock)
+        return self._exchange
 
     def carrier(self) -> CeleryCarrier:
         return CeleryCarrier(Broker(self.celery, self._app), self.task_name)

@@ -1,12 +1,11 @@
 // The waterfall's arithmetic. Pure: lanes in, positions out.
 
 /** @typedef {{kind: string, start: number, end: number | null, until: number | null, attempt: number, worker: string, outcome: string}} Span */
-/** @typedef {{kind: string, name: string, key: string, cmd: string, state: string, part_of: string, undoes: string, child_id: string, spans: Span[]}} Lane */
-/** @typedef {{lane: Lane, members: Lane[]}} Row */
+/** @typedef {{kind: string, name: string, key: string, cmd: string, state: string, part_of: string, undoes: string, child_id: string, spans: Span[], states: Record<string, number>, members: Lane[], at: number}} Lane */
+/** @typedef {{lane: Lane, count: number, left: number}} Row */
 
 const ACTIVE = new Set(["executing", "queued", "child", "group", "reused"]);
 const IDLE_WIDTH = 0.07;
-const MANY = 12;
 
 /** Times to places between 0 and 1. Stretches in which nothing executes can be folded to a short one; of a part that was
  * chosen, what lies outside is left out. `time` is the way back.
@@ -68,28 +67,27 @@ export function idleOf(lanes, start, end) {
   return gaps.filter(([a, b]) => b - a > worked * 0.5).slice(0, 8);
 }
 
-/** Neighbours of one name, when they are many, become one row that can be opened.
- * @param {Lane[]} lanes @param {Set<string>} opened
+/** Rows to draw: of a lane that stands for many, once it is opened, each of them as far as they are known. `more` are those
+ * that were asked for since, by the lane's command.
+ * @param {Lane[]} lanes @param {Set<string>} opened @param {Map<string, Lane[]>} more
  * @returns {Row[]} */
-export function rowsOf(lanes, opened) {
+export function rowsOf(lanes, opened, more) {
   /** @type {Row[]} */
   const rows = [];
-  let i = 0;
-  while (i < lanes.length) {
-    let j = i + 1;
-    const first = lanes[i];
-    while (j < lanes.length && lanes[j].kind === first.kind && lanes[j].name === first.name && first.kind !== "run") j++;
-    const members = lanes.slice(i, j);
-    if (members.length > MANY) {
-      const id = `${first.kind}:${first.name}:${i}`;
-      rows.push({ lane: { ...first, cmd: id }, members });
-      if (opened.has(id)) rows.push(...members.map((lane) => ({ lane, members: [] })));
-    } else {
-      rows.push(...members.map((lane) => ({ lane, members: [] })));
-    }
-    i = j;
+  for (const lane of lanes) {
+    const count = countOf(lane);
+    rows.push({ lane, count, left: 0 });
+    if (!count || !opened.has(lane.cmd)) continue;
+    const inside = [...lane.members, ...(more.get(lane.cmd) ?? [])];
+    for (const each of inside) rows.push({ lane: each, count: 0, left: 0 });
+    if (inside.length < count) rows.push({ lane, count, left: count - inside.length });
   }
   return rows;
+}
+
+/** How many steps a lane stands for; 0 if it is one's own. @param {Lane} lane */
+export function countOf(lane) {
+  return Object.values(lane.states ?? {}).reduce((sum, n) => sum + n, 0);
 }
 
 /** @type {Record<string, string>} */
@@ -97,15 +95,7 @@ const COUNTED = { SUCCESS: "done", STARTED: "running", FAILURE: "failed", PENDIN
 
 /** "497 done, 2 running, 1 failed" @param {Record<string, number>} counts */
 export function countsText(counts) {
-  return Object.entries(counts).map(([state, n]) => `${n} ${COUNTED[state] ?? state.toLowerCase()}`).join(", ");
-}
-
-/** @param {Lane[]} members */
-export function summaryOf(members) {
-  /** @type {Record<string, number>} */
-  const counts = {};
-  for (const lane of members) counts[lane.state] = (counts[lane.state] ?? 0) + 1;
-  return countsText(counts);
+  return Object.entries(counts).map(([state, n]) => `${n.toLocaleString("en")} ${COUNTED[state] ?? state.toLowerCase()}`).join(", ");
 }
 
 /** Round marks for an axis. @param {number} us @param {number} count @returns {number[]} */

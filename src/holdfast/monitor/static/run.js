@@ -94,10 +94,20 @@ function Took({ run }) {
 }
 
 /** @param {{run: any}} props */
-function Values({ run }) {
+function Values({ run: known }) {
+  const [full, setFull] = useState(/** @type {any} */ (null));
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const large = known.large.length > 0 && !known.imported;
+  useEffect(() => {
+    let over = false;
+    if (large) get("run/values", { id: known.id }).then((answer) => !over && setFull(answer), (failure) => !over && setError(failure));
+    return () => { over = true; };
+  }, [known.version]);
+  if (large && !full) return error ? html`<${Trouble} error=${error} />` : html`<${Loading} rows=${4} />`;
+  const run = large ? { ...known, ...full } : known;
   const data = Object.entries(run.data);
   return html`<div class="values">
-    <section class="card pad"><h2>Input</h2>${run.canvas && html`<p class="mono">${run.canvas}</p>`}<${Json} value=${run.input} /></section>
+    <section class="card pad"><h2>Input</h2>${run.canvas && html`<p class="mono">${cut(run.canvas, 400)}</p>`}<${Json} value=${run.input} /></section>
     <section class="card pad"><h2>Result</h2>${run.error ? html`<${ErrorBox} error=${run.error} />` : "result" in run ? html`<${Json} value=${run.result} />` : html`<p class="soft">${run.finished_at ? "It was cancelled." : "There is none yet."}</p>`}</section>
     <section class="card pad"><h2>Data</h2>${data.length ? html`<${Json} value=${run.data} />` : html`<p class="soft">The workflow has set none. <code>wf.set_data(key, value)</code> does, and runs can be filtered by it.</p>`}</section>
   </div>`;
@@ -166,6 +176,6 @@ function Branch({ node, top }) {
     ${node.run_id && node.run_id !== top && html`<${RunLink} id=${node.run_id} />`}
     ${node.attempt > 1 && html`<span class="tag">attempt ${node.attempt}</span>`}${node.undoes && html`<span class="tag">compensation</span>`}
     <span class="faint num">${length(seconds)}</span>${node.detail && html`<span class="soft">${cut(node.detail, 140)}</span>`}</div>
-    ${node.children.length > 0 && html`<ul class="tree">${node.children.slice(0, 200).map((/** @type {any} */ child) => html`<${Branch} node=${child} top=${top} />`)}${node.children.length > 200 && html`<li class="faint">and ${node.children.length - 200} more</li>`}</ul>`}</li>`;
+    ${node.children.length > 0 && html`<ul class="tree">${node.children.slice(0, 200).map((/** @type {any} */ child) => html`<${Branch} node=${child} top=${top} />`)}${(node.children.length > 200 || node.left_out) && html`<li class="faint">and ${(Math.max(0, node.children.length - 200) + (node.left_out ?? 0)).toLocaleString("en")} more</li>`}</ul>`}</li>`;
 }
 

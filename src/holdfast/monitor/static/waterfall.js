@@ -1,14 +1,16 @@
 // The waterfall: a row for each step, child, hook and sleep; waiting for a worker, executing and retries told apart.
-import { html, useMemo, useRef, useState } from "./html.js";
-import { link, now, tick } from "./api.js";
+import { html, useEffect, useMemo, useRef, useState } from "./html.js";
+import { get, link, now, tick } from "./api.js";
 import { cut, length } from "./format.js";
-import { rowsOf, scaleOf, summaryOf, ticksOf, idleOf } from "./layout.js";
-import { State } from "./parts.js";
+import { countsText, idleOf, rowsOf, scaleOf, ticksOf } from "./layout.js";
+import { State, Trouble } from "./parts.js";
 
 /** @typedef {import("./layout.js").Lane} Lane */
 /** @typedef {import("./layout.js").Span} Span */
 
 const PAGE = 200;
+const MORE = 500;
+const REST = "rest";
 /** @type {Record<string, string>} */
 const WORDS = {
   queued: "queued", delayed: "delayed start", running: "running", executing: "executing", "retry wait": "waits for its retry", paused: "paused",
@@ -29,7 +31,10 @@ function toneOf(span) {
 export function Waterfall({ run, chosen, choose }) {
   const [opened, setOpened] = useState(/** @type {Set<string>} */ (new Set()));
   const [shown, setShown] = useState(PAGE);
-  const { lanes, start } = run.timeline;
+  const [more, setMore] = useState(/** @type {Map<string, Lane[]>} */ (new Map()));
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const { start } = run.timeline;
+  const lanes = useMemo(() => [...run.timeline.lanes, ...(more.get(REST) ?? [])], [run.timeline, more]);
   const ended = run.finished_at !== null;
   if (!ended) tick.value;
   const end = ended ? run.timeline.end : Math.max(run.timeline.end, now() * 1000);
@@ -39,11 +44,32 @@ export function Waterfall({ run, chosen, choose }) {
   const axis = useRef(/** @type {any} */ (null));
   const idle = useMemo(() => idleOf(lanes, start, end), [lanes, Math.round((end - start) / 1e6)]);
   const scale = scaleOf(lanes, start, end, fold, zoom);
-  const rows = rowsOf(lanes, opened);
+  const rows = rowsOf(lanes, opened, more);
+  const left = run.timeline.left_out - (more.get(REST)?.length ?? 0);
   const [from, to] = zoom ?? [start, end];
   const ticks = fold && idle.length && !zoom ? [] : ticksOf(to - from, innerWidth < 760 ? 3 : 6);
   const kinds = new Set(lanes.flatMap((/** @type {Lane} */ lane) => (lane.kind === "run" ? [] : lane.spans.map((span) => span.kind))));
   const outcomes = new Set(lanes.flatMap((/** @type {Lane} */ lane) => lane.spans.map((span) => span.outcome)));
+
+  /** Lanes that were left out, from a place on; they are drawn under `key`. @param {string} key @param {number} at @param {number} [limit] */
+  async function load(key, at, limit = MORE) {
+    try {
+      const found = await get("run/lanes", { id: run.id, at, limit });
+      setMore((old) => new Map(old).set(key, [...(limit === MORE ? old.get(key) ?? [] : []), ...found.lanes]));
+      setError(null);
+    } catch (failure) {
+      setError(failure);
+    }
+  }
+  // What was asked for is asked for again when the run has gone on.
+  useEffect(() => {
+    if (run.finished_at !== null || run.imported) return;
+    for (const [key, known] of more) {
+      const lane = run.timeline.lanes.find((/** @type {Lane} */ each) => each.cmd === key);
+      const at = key === REST ? run.timeline.after : lane && lane.at + lane.members.length;
+      if (typeof at === "number") load(key, at, known.length);
+    }
+  }, [run.version]);
 
   /** @param {string} id */
   function toggle(id) {
@@ -95,34 +121,36 @@ export function Waterfall({ run, chosen, choose }) {
       ${scale.breaks.map((each) => html`<span class="break-label" style=${{ left: `${((each.from + each.to) / 2) * 100}%` }}>${length(each.us / 1e6)}</span>`)}
     </div></div>
     <ol class="lanes">
-      ${rows.slice(0, shown).map(({ lane, members }) => html`<${LaneRow} key=${lane.cmd + lane.kind} lane=${lane} members=${members} scale=${scale} end=${end} ticks=${ticks} start=${from} until=${to}
-        chosen=${chosen !== "" && chosen === lane.cmd} open=${opened.has(lane.cmd)} press=${() => (members.length ? toggle(lane.cmd) : choose(lane.cmd))} />`)}
+      ${rows.slice(0, shown).map(({ lane, count, left }) => (left
+        ? html`<li key=${`${lane.cmd} left`} class="lane left">${run.imported ? html`<span class="faint">${left.toLocaleString("en")} more</span>` : html`<button class="plain small" onClick=${() => { setShown(shown + MORE); load(lane.cmd, lane.at + count - left); }}>Show ${Math.min(left, MORE).toLocaleString("en")} more of ${left.toLocaleString("en")}</button>`}</li>`
+        : html`<${LaneRow} key=${lane.cmd + lane.kind} lane=${lane} count=${count} scale=${scale} end=${end} ticks=${ticks} start=${from} until=${to}
+        chosen=${chosen !== "" && chosen === lane.cmd} open=${opened.has(lane.cmd)} press=${() => (count ? toggle(lane.cmd) : choose(lane.cmd))} />`))}
     </ol>
-    ${rows.length > shown && html`<button class="more" onClick=${() => setShown(shown + 5 * PAGE)}>Show ${Math.min(rows.length - shown, 5 * PAGE)} more of ${rows.length - shown}</button>`}
-    ${run.timeline.left_out > 0 && html`<p class="faint pad">${run.timeline.left_out} more are not drawn; the events have all of them.</p>`}
+    <${Trouble} error=${error} />
+    ${rows.length > shown && html`<button class="more" onClick=${() => setShown(shown + 5 * PAGE)}>Show ${Math.min(rows.length - shown, 5 * PAGE).toLocaleString("en")} more of ${(rows.length - shown + left).toLocaleString("en")}</button>`}
+    ${rows.length <= shown && left > 0 && (run.imported ? html`<p class="faint pad">${left.toLocaleString("en")} more are not drawn; the events have all of them.</p>` : html`<button class="more" onClick=${() => { setShown(shown + MORE); load(REST, run.timeline.after + (more.get(REST)?.length ?? 0)); }}>Show ${Math.min(left, MORE).toLocaleString("en")} more of ${left.toLocaleString("en")}</button>`)}
   </div>`;
 }
 
-/** @param {{lane: Lane, members: Lane[], scale: any, start: number, until: number, end: number, ticks: number[], chosen: boolean, open: boolean, press: () => void}} props */
-function LaneRow({ lane, members, scale, start, until: last, end, ticks, chosen, open, press }) {
-  const attempts = members.length ? 0 : Math.max(0, ...lane.spans.map((span) => span.attempt));
-  // Of many that are drawn in one row only what they did is shown.
-  const spans = members.length ? members.flatMap((each) => each.spans.filter((span) => span.kind === "executing" || span.kind === "child")) : lane.spans;
+/** @param {{lane: Lane, count: number, scale: any, start: number, until: number, end: number, ticks: number[], chosen: boolean, open: boolean, press: () => void}} props */
+function LaneRow({ lane, count, scale, start, until: last, end, ticks, chosen, open, press }) {
+  const attempts = count ? 0 : Math.max(0, ...lane.spans.map((span) => span.attempt));
+  const { spans } = lane;
   const first = spans.reduce((least, span) => Math.min(least, span.start), Infinity);
   const until = spans.reduce((most, span) => Math.max(most, span.end ?? end), -Infinity);
   const took = spans.length ? length((until - first) / 1e6) : "";
-  const name = members.length ? `${lane.name} × ${members.length}` : lane.key && lane.kind !== "hook" ? lane.key : lane.name;
-  const state = members.length ? summaryOf(members) : lane.state;
-  const said = [attempts > 1 ? `${name} ×${attempts}` : name, members.length ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, took].filter(Boolean).join(", ");
+  const name = count ? `${lane.name} × ${count.toLocaleString("en")}` : lane.key && lane.kind !== "hook" ? lane.key : lane.name;
+  const state = count ? countsText(lane.states) : lane.state;
+  const said = [attempts > 1 ? `${name} ×${attempts}` : name, count ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, took].filter(Boolean).join(", ");
   return html`<li class=${`lane ${lane.kind} ${chosen ? "chosen" : ""}`}>
-    <button class="name" onClick=${press} aria-label=${said} aria-expanded=${members.length ? open : undefined} disabled=${!members.length && lane.kind !== "step" && lane.kind !== "child"}>
-      ${members.length ? html`<span class="fold" aria-hidden="true">${open ? "▾" : "▸"}</span>`
+    <button class="name" onClick=${press} aria-label=${said} aria-expanded=${count ? open : undefined} disabled=${!count && lane.kind !== "step" && lane.kind !== "child"}>
+      ${count ? html`<span class="fold" aria-hidden="true">${open ? "▾" : "▸"}</span>`
       : lane.kind === "step" || lane.kind === "child" || lane.kind === "run" ? html`<${State} state=${lane.state} quiet />`
       : html`<span class=${`kind ${lane.kind}`} aria-hidden="true"></span>`}
-      <span class="label">${lane.undoes ? html`<span class="undo" title="compensation">↩ </span>` : ""}${cut(name, 60)}${members.length ? html`<span class="faint"> ${state}</span>` : ""}</span>
+      <span class="label">${lane.undoes ? html`<span class="undo" title="compensation">↩ </span>` : ""}${cut(name, 60)}${count ? html`<span class="faint"> ${state}</span>` : ""}</span>
       ${attempts > 1 && html`<span class="tag">×${attempts}</span>`}
     </button>
-    <div class="track" onClick=${() => (members.length || lane.kind === "step" || lane.kind === "child") && press()}>
+    <div class="track" onClick=${() => (count > 0 || lane.kind === "step" || lane.kind === "child") && press()}>
       ${ticks.map((t) => html`<i class="line" style=${{ left: `${scale.place(start + t) * 100}%` }}></i>`)}
       ${scale.breaks.map((/** @type {any} */ each) => html`<i class="break" style=${{ left: `${each.from * 100}%`, width: `${(each.to - each.from) * 100}%` }}></i>`)}
       ${spans.filter((span) => (span.end ?? end) >= start && span.start <= last).slice(0, 300).map((span) => {

@@ -57,6 +57,10 @@ SELECT id, run, kind, body, ts, clock FROM inbox WHERE run {numbered nos} ORDER 
 SELECT i.id, i.run, i.kind, i.body, i.ts, i.clock FROM inbox i {ordered_join} runs r ON r.no = i.run
 WHERE r.owner = :worker ORDER BY i.id;
 
+-- name: letters_for_runs
+SELECT i.id, i.run, i.kind, i.body, i.ts, i.clock FROM inbox i
+WHERE i.run {numbered nos} AND EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run AND r.owner = :worker) ORDER BY i.id;
+
 -- name: consume
 DELETE FROM inbox WHERE id {numbered ids};
 

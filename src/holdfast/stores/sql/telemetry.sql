@@ -6,7 +6,7 @@ INSERT INTO logical_clock (id, value) VALUES (1, :upto)
 ON CONFLICT (id) DO UPDATE SET value = excluded.value WHERE logical_clock.value < excluded.value;
 
 -- name: clocks
-SELECT seq, clock FROM history WHERE run = :no AND seq > :after ORDER BY seq;
+SELECT seq, clock FROM history WHERE run = :no AND seq > :after AND seq <= :until ORDER BY seq;
 
 -- name: watch
 INSERT INTO watchers (id, app, until) VALUES (:id, :app, :until)
