@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import redis_server
 from postgres_server import Missing, shared_server
@@ -20,6 +21,12 @@ _numbers = itertools.count(1)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+
+# The same examples each time, however slow the machine is. Others: HOLDFAST_EXAMPLES=1000.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 MADE_ONCE = {"browser", "many", "stream", "undisturbed"}
 """Fixtures of modules that take long."""
