@@ -571,6 +571,7 @@ class RunQuery(msgspec.Struct, kw_only=True):
     prefix: str | None = None
     owner: str | None = None
     schedule: str | None = None
+    forked_from: str | None = None
     after: int | None = None
     limit: int = 100
 
@@ -1018,7 +1019,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
 class Outcome(msgspec.Struct, kw_only=True):
     """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
     others. `handed_over` means that somebody else will tell it. `logs` is what is to be kept of what it has logged,
-    encoded."""
+    encoded. `thread` is where it was executed; "" is the event loop."""
 
     attempt: Attempt
     started: int
@@ -1033,6 +1034,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None
     logs: bytes | None = None
+    thread: str = ""
 
 
 class StepTransaction(Protocol):

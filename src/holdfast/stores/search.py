@@ -91,6 +91,8 @@ class Search:
         """By what runs are kept under. Older versions wrote the encoded value itself, newer ones a text that sorts as it."""
         if self._query.schedule is not None:
             self._by_attribute("schedule", [_Place(self._query.schedule)])
+        if self._query.forked_from is not None:
+            self._by_attribute("forked_from", [_Place(self._query.forked_from)])
         for key, value in self._query.data.items():
             order, body = order_key(value.encode()), value.encode()
             exact = order[0] in EXACT and len(order) < VALUE_LIMIT
