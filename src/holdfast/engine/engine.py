@@ -44,6 +44,8 @@ logger = logging.getLogger("holdfast.engine")
 class Engine:
     """Owns runs. `turn` is called again and again with what has arrived, always on one thread."""
 
+    heeds = frozenset({Topic.EVERYTHING, Topic.RUNS, Topic.INBOX, Topic.EVENTS, Topic.SCHEDULES})
+
     def __init__(
         self,
         app: Definitions,

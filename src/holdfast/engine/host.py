@@ -71,7 +71,7 @@ class Host:
         """Register, and begin to listen; then `run` may be called on a thread."""
         engine = self.engine
         install()
-        address = engine.notifier.listen(self.hint, self.told)
+        address = engine.notifier.listen({*engine.heeds, Topic.WATCHERS}, self.hint, self.told)
         try:
             engine.start(address)
         except BaseException:
@@ -117,11 +117,12 @@ class Host:
     def hint(self, topic: Topic) -> None:
         if topic is Topic.WATCHERS:
             self.engine.reporter.broadcast.wake(self._say_hello)
-        else:
+        elif topic in self.engine.heeds:
             self._arrivals.put(_HINTS[topic])
 
     def told(self, owner: str, runs: Sequence[int]) -> None:
-        self._arrivals.put(Mail(owner, runs))
+        if Topic.INBOX in self.engine.heeds:
+            self._arrivals.put(Mail(owner, runs))
 
     def health(self) -> Health:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""
