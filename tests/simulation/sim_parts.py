@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.arrivals import Hint, InboxHint
 from holdfast.executors.runner import LoggedContext, Runner
 from holdfast.executors.surroundings import Surroundings
-from holdfast.ports import Attempt, Clock, Executor, Notifier, Outcome, Store, Topic, Watch
+from holdfast.ports import Attempt, Clock, Executor, Notifier, OnRing, OnTold, Outcome, Store, Topic, Watch
 
 if TYPE_CHECKING:
     from sim_world import Host, World
@@ -77,12 +78,16 @@ class SimulatedNotifier(Notifier):
         self._world = world
         self._host = host
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> str:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         return ""
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         self._world.at_seam(self._host, "ring")
-        self._world.ring(topic)
+        self._world.hint(Hint(topic))
+
+    def tell(self, owner: str, runs: Sequence[int]) -> None:
+        self._world.at_seam(self._host, "tell")
+        self._world.hint(InboxHint(owner, runs))
 
     def announce(self, run_ids: Iterable[str]) -> None:
         self._world.at_seam(self._host, "announce")

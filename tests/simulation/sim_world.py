@@ -23,7 +23,7 @@ from holdfast.api.client import Client
 from holdfast.api.handles import Which
 from holdfast.api.options import StartOptions
 from holdfast.core import events as ev
-from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.engine import Engine
 from holdfast.engine.environment import Environment
 from holdfast.engine.identity import Identity
@@ -31,7 +31,7 @@ from holdfast.engine.opening import BEFORE_THE_CODE
 from holdfast.engine.puller import Puller
 from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, RunError, StoreBusyError, StoreError, StoreUnavailableError
-from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, Topic, WorkerKind
+from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, WorkerKind
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.world import replay
 
@@ -106,7 +106,7 @@ class Host:
 
     def start(self) -> None:
         self.engine.start("")
-        self.executor.start(
+        self.engine.env.executor.start(
             self.arrivals.append,
             lambda attempt, kind, value: self.arrivals.append(Report(attempt, kind, value)),
             self._may_begin,
@@ -304,7 +304,7 @@ class World:
         self.claim = chance.choice((1, 3, 200))
         self.client = Client(APPS["two"], self.store, SimulatedNotifier(self, None))
         self.hosts: list[Host] = []
-        self.hints: list[tuple[Host, Topic]] = []
+        self.hints: list[tuple[Host, Hint | InboxHint]] = []
         self.late: list[tuple[Host, Callable[[], Any]]] = []  # commits that nobody has heard of again
         self.depth = 0
         self.acts = 0
@@ -404,15 +404,15 @@ class World:
         except (Fenced, StoreError):
             self.note("or not")
 
-    def ring(self, topic: Topic) -> None:
+    def hint(self, hint: Hint | InboxHint) -> None:
         for host in self.hosts:
             luck = self.chance.random()
             if luck < self.lost_hints:
                 continue
             if luck < self.lost_hints + 0.2:
-                self.hints.append((host, topic))
+                self.hints.append((host, hint))
             if luck > 0.1:
-                host.arrivals.append(Hint(topic))
+                host.arrivals.append(hint)
 
     # -- coming and going
 
@@ -511,7 +511,7 @@ class World:
     def _do(self, action: str, host: Host | None, argument: Any) -> None:
         if host is None:
             self.hints.remove(argument)
-            argument[0].arrivals.append(Hint(argument[1]))
+            argument[0].arrivals.append(argument[1])
             return
         self.note(f"{host} {action}{'' if argument is None else f' {argument}'}")
         if action == "turn":

@@ -218,12 +218,12 @@ def test_what_is_refused_because_of_others_is_tried_again_as_it_is(
 
 
 def test_what_is_certainly_not_done_says_so(
-    store: PostgresStore, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    open_store: Callable[..., PostgresStore], other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    no = owned(store)
     monkeypatch.setattr(postgres, "PAUSES", (0.001,))
-    with store.read() as db:
-        db.execute("SET lock_timeout = '50ms'")
+    monkeypatch.setattr(postgres_connections, "PATIENCE", 0.05)
+    store = open_store()
+    no = owned(store)
     other.execute("BEGIN")
     other.execute("SELECT 1 FROM runs FOR UPDATE")
     with pytest.raises(StoreBusyError):

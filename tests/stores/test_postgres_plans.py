@@ -137,6 +137,7 @@ LISTS = {
     "of a workflow": RunQuery(workflow="ship"),
     "by prefix": RunQuery(prefix="r4999"),
     "of an owner": RunQuery(owner="w1"),
+    "forks": RunQuery(forked_from="r7"),
     "the next page": RunQuery(after=1_000),
     "of workflows": RunQuery(workflow="sh*"),
     "of data": RunQuery(data={"amount": "4999"}),
@@ -166,6 +167,17 @@ def test_nothing_reads_all_runs(many: PostgresStore, statistics: bool) -> None:
             for plan in plans.found:  # whose app is nearly everybody's finds its runs in the order of all
                 found = set(scanned(plan, along=app == "small"))
                 assert not {"runs", "attributes"} & found, f"{name} of {app}: {plan}"
+
+
+@pytest.mark.xdist_group("plans")
+def test_ids_that_begin_alike_are_looked_up_and_not_looked_for_from_the_newest_run_on(many: PostgresStore) -> None:
+    with closing(many.connect()) as connection, pytest.MonkeyPatch.context() as patch:
+        connection.execute("ANALYZE")
+        plans = Plans(connection)
+        patch.setattr(many, "read", lambda: _given(plans))
+        found = many.runs(RunQuery(prefix="r2", limit=50))
+        assert not set(scanned(plans.found[-1])), plans.found[-1]
+        assert [row.id for row in found] == [f"r{29_999 - i}" for i in range(50)]
 
 
 @pytest.mark.xdist_group("plans")

@@ -897,7 +897,7 @@ class Client:
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
             fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=self._options_of_fork(row),
-            attributes=[data_attribute(key, value) for key, value in data.items()],
+            attributes=[("forked_from", run.id, b""), *(data_attribute(key, value) for key, value in data.items())],
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)

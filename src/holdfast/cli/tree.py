@@ -81,6 +81,8 @@ class Painter:
             line.append(Styled("  from an earlier attempt", "dim"))
         if node.undoes:
             line.append(Styled("  compensation", "magenta"))
+        if node.is_fork:
+            line.append(Styled("  fork", "magenta"))
         if node.started_at is not None and not node.reused:
             line.append(Styled(f"  {length((node.ended_at or self._now) - node.started_at)}", "dim"))
         if node.progress is not None and node.ended_at is None:

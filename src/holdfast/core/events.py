@@ -96,10 +96,13 @@ class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=F
 
 
 class StepOutcome(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """`thread` is where in its worker the attempt was executed; "" is the event loop, or a version that didn't say."""
+
     attempt: int = 1
     worker: str = ""
     started: int = 0
     undoes: str = ""
+    thread: str = ""
 
 
 class Emitted(msgspec.Struct, kw_only=True, gc=False):

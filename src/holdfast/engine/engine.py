@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from holdfast.core.loop import Greenlets
 from holdfast.engine.announcer import Announcer
-from holdfast.engine.arrivals import Arrival, Hint, Mail, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.committer import Committer
 from holdfast.engine.environment import Environment
 from holdfast.engine.guard import Guard
@@ -37,6 +37,8 @@ logger = logging.getLogger("holdfast.engine")
 
 class Engine:
     """Owns runs. `turn` is called again and again with what has arrived, always on one thread."""
+
+    heeds = frozenset({Topic.EVERYTHING, Topic.RUNS, Topic.INBOX, Topic.EVENTS, Topic.SCHEDULES})
 
     def __init__(self, env: Environment[Store], carrier: Carrier | None = None) -> None:
         self.env = env
@@ -175,8 +177,8 @@ class Engine:
             self.handover.take_outcome(arrival)
         elif isinstance(arrival, Hint):
             self.sources.look_at(arrival.topic)
-        elif isinstance(arrival, Mail):
-            self._take_mail(arrival)
+        elif isinstance(arrival, InboxHint):
+            self._take_inbox_hint(arrival)
         elif isinstance(arrival, Report):
             self.handover.take_report(arrival)
         elif isinstance(arrival, Stop):
@@ -232,12 +234,12 @@ class Engine:
             self.sources.look_at(Topic.INBOX)  # runs that go on may have been told to end
             self.announcer.ring_peers(Topic.INBOX)
 
-    def _take_mail(self, mail: Mail) -> None:
-        if mail.owner != self.me.worker:
+    def _take_inbox_hint(self, hint: InboxHint) -> None:
+        if hint.owner != self.me.worker:
             return
-        here = [no for no in mail.runs if no in self.live_runs.by_no]
+        here = [no for no in hint.runs if no in self.live_runs.by_no]
         self.sources.inbox.told(here)
-        if len(here) < len(mail.runs):  # released meanwhile: another worker may have claimed it, and was not told
+        if len(here) < len(hint.runs):  # released meanwhile: another worker may have claimed it, and was not told
             self.sources.look_at(Topic.INBOX)
             self.announcer.ring_peers(Topic.INBOX)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Mail, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.engine import Engine
 from holdfast.engine.health import Health, Pulse
 from holdfast.engine.puller import Puller
@@ -71,7 +71,7 @@ class Host:
         """Register, and begin to listen; then `run` may be called on a thread."""
         engine = self.engine
         install()
-        address = engine.env.notifier.listen(self.hint, self.told)
+        address = engine.env.notifier.listen({*engine.heeds, Topic.WATCHERS}, self.hint, self.told)
         try:
             engine.start(address)
         except BaseException:
@@ -119,11 +119,12 @@ class Host:
     def hint(self, topic: Topic) -> None:
         if topic is Topic.WATCHERS:
             self.engine.env.reporter.broadcast.wake(self._say_hello)
-        else:
+        elif topic in self.engine.heeds:
             self._arrivals.put(_HINTS[topic])
 
     def told(self, owner: str, runs: Sequence[int]) -> None:
-        self._arrivals.put(Mail(owner, runs))
+        if Topic.INBOX in self.engine.heeds:
+            self._arrivals.put(InboxHint(owner, runs))
 
     def health(self) -> Health:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""

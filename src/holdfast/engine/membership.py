@@ -23,6 +23,12 @@ def new_worker_id() -> str:
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
+def pid_of(worker_id: str) -> int | None:
+    """The process that a worker was, also once its row is gone."""
+    pid, _, rest = worker_id.partition("-")
+    return int(pid) if rest and pid.isascii() and pid.isdigit() else None
+
+
 class Membership:
     """Registers, renews the lease, and knows until when nobody can have declared this worker dead."""
 

@@ -18,6 +18,7 @@ from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, 
 from holdfast.engine.attempts import decode_attempt, run_of, unreadable
 from holdfast.engine.environment import Environment
 from holdfast.engine.identity import Identity
+from holdfast.engine.in_turn import SMOOTH, InTurn
 from holdfast.engine.records import outcome_message, stream_message
 from holdfast.errors import Fenced, StoreError, StoreLostError
 from holdfast.ports import (
@@ -26,6 +27,7 @@ from holdfast.ports import (
     AttemptStore,
     ClaimedAttempt,
     EndedAttempt,
+    Executor,
     Message,
     MessageStore,
     Outcome,
@@ -36,6 +38,8 @@ from holdfast.ports import (
 )
 
 logger = logging.getLogger("holdfast.executor")
+GIVE_WAY = 0.2
+"""Seconds that an attempt that was claimed ahead waits for its turn, until others may have it."""
 SHOW_PROGRESS = 0.25
 """Seconds between two writes of how far steps are: they may say so as often as they like."""
 
@@ -61,8 +65,10 @@ class AttemptsOfOthers(Query, WorkerStore, AttemptStore, MessageStore, Telemetry
 
 
 class Puller:
-    """Executes up to `concurrency` attempts of `queues` at a time. `turn` is called again and again with what has arrived,
-    always on one thread."""
+    """Executes up to `concurrency` attempts of `queues` at a time; of short ones it claims more, so that it need not wait
+    for the store between two. `turn` is called again and again with what has arrived, always on one thread."""
+
+    heeds = frozenset({Topic.EVERYTHING, Topic.ATTEMPTS, Topic.DROPPED})
 
     def __init__(
         self, env: Environment[AttemptsOfOthers], concurrency: int, tokens: Iterable[int] | None = None
@@ -71,11 +77,13 @@ class Puller:
         self.guard = Unguarded()
         self.queues = sorted(env.membership.me.queues or ())
         self.concurrency = concurrency
+        env.executor = self._having_executed(env.executor)
         self.last_commit: float | None = None
         self.strain = ""
         self.stopping = False
         self.inflight: dict[int, Held] = {}
         self.runs: dict[int, Any] = {}  # none, ever
+        self._began = self._away = 0.0  # when this turn began; how long it takes to tell what has ended and get more
         self._tokens = iter(tokens if tokens is not None else itertools.count(1))
         self._is_stale = True
         self._are_all_wanted = True
@@ -87,6 +95,10 @@ class Puller:
         self._items: list[Message] = []
         self._streamed = itertools.count(1)
         self._show_from = 0.0
+
+    def _having_executed(self, executor: Executor) -> Executor:
+        self._turns: InTurn | None = InTurn(executor, self.concurrency, self.env.clock)
+        return self._turns
 
     @property
     def me(self) -> Identity:
@@ -103,10 +115,12 @@ class Puller:
         """One round: take what has arrived, tell what has ended, claim more, hand it over. None once it has stopped."""
         for arrival in arrivals:
             self._take(arrival)
-        mono = self.env.clock.monotonic()
+        self._began = mono = self.env.clock.monotonic()
         for key in self.env.agenda.due(mono):
             if key == "sweep":
                 self._sweep(mono)
+            elif key == "give way":
+                self._give_way()
             elif key == "stop":
                 self._is_over = True
         if not self.env.backoff.is_on() and (self.env.membership.is_registered or self._register_again()):
@@ -153,7 +167,13 @@ class Puller:
         return Wake(None, None, max(0.0, min(times) - self.env.clock.monotonic()), len(self.inflight))
 
     def _has_room(self) -> bool:
-        return not self.stopping and len(self.inflight) < self.concurrency
+        return not self.stopping and self._room() > 0
+
+    def _room(self) -> int:
+        """How many more to claim. Few are not worth asking the store for while others wait for their turn here."""
+        ahead = 0 if self._turns is None else self._turns.ahead(self._away)
+        room = self.concurrency + ahead - len(self.inflight)
+        return room if len(self.inflight) < self.concurrency or room > ahead // 2 else 0
 
     # -- what arrives
 
@@ -317,12 +337,13 @@ class Puller:
     def _claim(self) -> None:
         if not self._is_stale or not self._has_room():
             return
-        limit = self.concurrency - len(self.inflight)
+        limit = self._room()
         try:
             claimed = self.env.store.claim_attempts(self.me.worker, self.queues, self.env.membership.steps, limit)
         except Fenced:
             self._fenced()
             return
+        self._away += (self.env.clock.monotonic() - self._began - self._away) * SMOOTH
         self._is_stale = len(claimed) >= limit
         if claimed:
             self._hand_over(claimed)
@@ -343,4 +364,12 @@ class Puller:
         if self.env.reporter.is_on:
             self.env.reporter.received(attempts, self.env.store.now())
         self.env.executor.submit(attempts)
+        if len(self.inflight) > self.concurrency:
+            self.env.agenda.set("give way", self.env.clock.monotonic() + GIVE_WAY)
         failpoints.hit("puller.after_hand_over")
+
+    def _give_way(self) -> None:
+        """What was claimed ahead waits behind others that take long: give it back."""
+        taken = set() if self._turns is None else self._turns.give_way()
+        for token in taken:
+            self._give_back(self.inflight.pop(token))

@@ -112,6 +112,7 @@ class OutcomeMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     retry_after: int | None = None
     lost: bool = False
     company: int = 0
+    thread: str = ""
 
 
 class BeatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -281,6 +282,7 @@ def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "")
         retry_after=outcome.retry_after, lost=outcome.lost, company=outcome.company,
         data={key: Raw(value) for key, value in outcome.data.items()}, emitted=emitted_by(outcome),
         logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL, handed_over=outcome.handed_over,
+        thread=outcome.thread,
     )  # fmt: skip
     return Message(
         run_id=run_id, kind="outcome", body=msgspec.json.encode(body),

@@ -14,6 +14,7 @@ from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.registry import is_own
+from holdfast.engine.membership import pid_of
 from holdfast.errors import RunNotFoundError
 from holdfast.ports import FINAL, Query, RunQuery, RunRow, Status
 from holdfast.views.details import RunSource, read_details, read_values
@@ -311,7 +312,8 @@ class Resources:
                     "error": self.reader.error(attempt.error),
                     "worker": attempt.worker,
                     "host": workers[attempt.worker].host if attempt.worker in workers else None,
-                    "pid": workers[attempt.worker].pid if attempt.worker in workers else None,
+                    "pid": workers[attempt.worker].pid if attempt.worker in workers else pid_of(attempt.worker),
+                    "thread": attempt.thread or None,
                 }
                 for attempt in step.tries
             ],

@@ -36,7 +36,7 @@ from holdfast.ports.domain_events import (
 from holdfast.ports.executor import Attempt, Executor, Outcome
 from holdfast.ports.limits import Ask, LimitQuery, LimitRow, LimitStore, LimitUse, Line, LineUse, Place, Served, SlotRow
 from holdfast.ports.messages import InboxRow, Message, MessageStore, Posted
-from holdfast.ports.notifier import Notifier, Topic, Watch
+from holdfast.ports.notifier import Notifier, OnRing, OnTold, Topic, Watch
 from holdfast.ports.runs import (
     FINAL,
     Collision,
@@ -100,6 +100,8 @@ __all__ = [
     "NewRun",
     "Notes",
     "Notifier",
+    "OnRing",
+    "OnTold",
     "Outcome",
     "Place",
     "Posted",

@@ -42,7 +42,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
 class Outcome(msgspec.Struct, kw_only=True):
     """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
     others. `handed_over` means that somebody else will tell it. `logs` is what is to be kept of what it has logged,
-    encoded."""
+    encoded. `thread` is where it was executed; "" is the event loop."""
 
     attempt: Attempt
     started: int
@@ -57,6 +57,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None
     logs: bytes | None = None
+    thread: str = ""
 
 
 class Executor(Protocol):

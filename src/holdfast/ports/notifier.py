@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -21,12 +21,16 @@ class Topic(StrEnum):
     WATCHERS = "watchers"
 
 
+OnRing = Callable[[Topic], None]
+OnTold = Callable[[str, Sequence[int]], None]
+
+
 class Notifier(Protocol):
     """Push between processes: hints only. A lost hint costs a moment, a needless one costs a look."""
 
-    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> str:
-        """Call `on_ring` from some thread whenever an engine should look, `on_told` if it was told which runs to look
-        at; the address others ring at."""
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
+        """Call `on_ring` from some thread whenever one should look who cares for these topics (and perhaps for others),
+        `on_told` if it was told which runs to look at; the address others ring at."""
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         """Something was put where an engine should look: one of this app, or of any."""

@@ -144,6 +144,7 @@ class RunQuery(msgspec.Struct, kw_only=True):
     prefix: str | None = None
     owner: str | None = None
     schedule: str | None = None
+    forked_from: str | None = None
     after: int | None = None
     limit: int = 100
 
