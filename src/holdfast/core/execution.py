@@ -207,6 +207,11 @@ class Execution(Requests):
         """The code's own time; 0 before it has begun."""
         return self._loop.now if self._loop is not None else 0
 
+    @property
+    def latest(self) -> int:
+        """The latest time that it waits from, be it one that the code has not seen."""
+        return max(self.time, self.noted_at)
+
     def next_due(self) -> int | None:
         """When the first timer is due, by the database's clock."""
         loop = self._loop
@@ -452,6 +457,7 @@ class Execution(Requests):
                 command.started = False
                 command.attempt = event.attempt + 1
                 command.not_before = event.retry_at
+                self.noted_at = max(self.noted_at, event.ts + self.ahead)
             elif isinstance(event, ev.StepWithdrawn):
                 command.started = False
             elif isinstance(event, ev.StepLost):

@@ -104,6 +104,8 @@ class Requests:
         self._taken_up = 0
         self.ahead = 0
         """How far the code's time is ahead of the database's, since that was set back."""
+        self.noted_at = 0
+        """When a step was last put off, in the code's time: the code itself has not seen that."""
         self.started_at = 0
 
     @property
