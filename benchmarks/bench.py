@@ -177,18 +177,30 @@ def composed(floor: float) -> None:
 
 
 def throughput() -> None:
-    runs = [in_sequence.start(5) for _ in range(1_000)]
-    worker = Worker()
-    for run in runs:
-        run.result()
-    rows = [app.client.row(Which(run.id)) for run in runs]
-    took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
-    row("1,000 workflows × 5 steps", 5_000 / took, "steps/s", note=f"{took:.2f} s, one worker process")
+    one, worker = _many(1)
+    row("1,000 workflows × 5 steps", one, "steps/s", note=f"{5_000 / one:.2f} s, one worker process")
     before, more = worker.memory(), 5_000
     for run in [async_step.start(0) for _ in range(more)]:
         run.result()
     row(f"memory that {more:,} more runs leave behind", (worker.memory() - before) / more, "bytes each")
     worker.stop()
+    two, worker = _many(2)
+    worker.stop()
+    row("the same, two worker processes on one file", two, "steps/s", note=f"{two / one:.2f} × one")
+
+
+def _many(count: int) -> tuple[float, Worker]:
+    """Steps a second of so many workers that are there when the runs are, and the first of them; the others have ended."""
+    workers = [Worker() for _ in range(count)]
+    async_step.start(0).result()
+    runs = in_sequence.start_many([5] * 1_000)
+    for run in runs:
+        run.result()
+    rows = [app.client.row(Which(run.id)) for run in runs]
+    took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
+    for other in workers[1:]:
+        other.stop()
+    return 5_000 / took, workers[0]
 
 
 def elsewhere(floor: float) -> None:

@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 import subprocess
-import sys
+import tempfile
 import typing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast
+import warm_python
 from holdfast import App, Run, Status, StepState, Workflow, this_step, wf
 
 ROOT = Path(__file__).parents[2]
@@ -67,14 +68,19 @@ def test_the_code_of_a_page_works(page: Path, tmp_path: Path) -> None:
 def run(file: Path) -> subprocess.CompletedProcess[str]:
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if file.name.startswith("test_") else ["-W", "error"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "PYTEST_"))}
-    return subprocess.run(
-        [sys.executable, *command, file.name],
-        cwd=file.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # those of our own tests take longer than a page
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = warm_python.start(
+            [*command, file.name], cwd=file.parent, env=environment, stdout=stdout, stderr=stderr
+        )
+        try:
+            code = process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
+        for each in (stdout, stderr):
+            each.seek(0)
+        return subprocess.CompletedProcess(command, code, stdout.read(), stderr.read())
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=named)

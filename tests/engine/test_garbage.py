@@ -86,16 +86,13 @@ def collected() -> Iterator[Counter[str]]:
     """What only the collector of cycles can free of what is made in the block."""
     found: Counter[str] = Counter()
     gc.collect()
+    gc.freeze()  # what other tests have left is looked at no more
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
-    gc.garbage.clear()
-    earlier = {
-        id(each) for each in gc.get_objects()
-    }  # other tests' apps may be let go of meanwhile, with all they hold
     try:
         yield found
         gc.collect()
-        found.update(type(each).__name__ for each in gc.garbage if id(each) not in earlier)
+        found.update(type(each).__name__ for each in gc.garbage)
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -121,7 +118,7 @@ def test_a_run_that_has_ended_or_is_parked_leaves_nothing_to_the_collector(name:
             run_all()
             with collected() as found:
                 run_all()
-        # What other tests have left may be freed meanwhile, too: what runs leave is there for each of them.
+        # Threads that other tests have left may leave something, too: what runs leave is there for each of them.
         assert not {name: count for name, count in found.items() if count >= RUNS}
     finally:
         app.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import executor_steps
 import pytest
-from executor_bench import is_running, open_bench
+from executor_bench import Bench, is_running, open_bench
 
 from holdfast.errors import StepTimeoutError
 from holdfast.executors import loops
@@ -36,14 +36,32 @@ STUBBORN = [
 ]
 
 
-@pytest.mark.parametrize(("step", "pool"), STUBBORN)
-def test_a_timeout_ends_its_attempt_while_the_code_goes_on(tmp_path: Path, step: str, pool: str) -> None:
-    with open_bench(tmp_path) as bench:
-        gate = bench.gate()
-        outcome = bench.outcome(bench.submit(step, gate.path, pool=pool, timeout=2))
-        assert isinstance(outcome.error, StepTimeoutError)
+def in_pool(wanted: str) -> list[str]:
+    return [step for step, pool in STUBBORN if pool == wanted]
+
+
+def end_by_timeout(bench: Bench, steps: list[str], pool: str, timeout: float) -> None:
+    gates = [bench.gate() for _ in steps]
+    tokens = [
+        bench.submit(step, gate.path, pool=pool, timeout=timeout) for step, gate in zip(steps, gates, strict=True)
+    ]
+    for step, gate, token in zip(steps, gates, tokens, strict=True):
+        outcome = bench.outcome(token)
+        assert isinstance(outcome.error, StepTimeoutError), step
         assert outcome.encoded_error is not None
-        assert gate.began(), "it is the timeout of code that executes"
+        assert gate.began(), f"{step}: it is the timeout of code that executes"
+
+
+@pytest.mark.parametrize("step", in_pool("thread"))
+def test_a_timeout_ends_its_attempt_while_the_code_goes_on(tmp_path: Path, step: str) -> None:
+    with open_bench(tmp_path) as bench:
+        end_by_timeout(bench, [step], "thread", 0.7)
+
+
+def test_timeouts_end_attempts_in_processes_while_their_code_goes_on(tmp_path: Path) -> None:
+    steps = in_pool("process")
+    with open_bench(tmp_path, processes=len(steps)) as bench:
+        end_by_timeout(bench, steps, "process", 4)
 
 
 @pytest.mark.parametrize("step", ["swallows", "cleans_up_slowly", "blocks", "blocks_in_a_task"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,18 +12,37 @@ import holdfast
 SOURCE = Path(holdfast.__file__).parent
 
 
-def functions(folder: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Every function with where it is."""
+def functions(folder: str, *texts: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Every function with where it is, in files that have one of the texts."""
     for file in sorted((SOURCE / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.FunctionDef):
-                yield f"{file.relative_to(SOURCE)}:{node.lineno} {node.name}", node
+        text = file.read_text().lower()
+        if not any(each.lower() in text for each in texts):
+            continue
+        for node in _functions_of(file):
+            yield f"{file.relative_to(SOURCE)}:{node.lineno} {node.name}", node
+
+
+@functools.cache
+def _functions_of(file: Path) -> list[ast.FunctionDef]:
+    return [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
+
+
+@functools.cache
+def _calls(node: ast.AST) -> list[tuple[str, ast.Call]]:
+    """All calls in it, with a dot and the words of what is called."""
+    return [("." + _words(call.func), call) for call in ast.walk(node) if isinstance(call, ast.Call)]
+
+
+def _words(target: ast.expr) -> str:
+    if isinstance(target, ast.Attribute):
+        return f"{_words(target.value)}.{target.attr}"
+    return target.id if isinstance(target, ast.Name) else "()"
 
 
 def calls(node: ast.AST, *ends: str) -> list[ast.Call]:
     """Calls whose target ends like one of these: `store.commit` finds `self.store.commit(...)`."""
-    found = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
-    return [call for call in found if any(("." + ast.unparse(call.func)).endswith("." + end) for end in ends)]
+    wanted = tuple("." + end for end in ends)
+    return [call for words, call in _calls(node) if words.endswith(wanted)]
 
 
 def hits(node: ast.AST) -> list[ast.Call]:
@@ -32,7 +52,7 @@ def hits(node: ast.AST) -> list[ast.Call]:
 def transactions() -> set[str]:
     """The names of all transactions: `self.write("commit")`."""
     found = set()
-    for where, function in functions("stores"):
+    for where, function in functions("stores", "self.write"):
         for call in calls(function, "self.write"):
             (name,) = call.args
             assert isinstance(name, ast.Constant), f"{where}: a transaction is named by a plain text"
@@ -43,7 +63,7 @@ def transactions() -> set[str]:
 def failpoints() -> set[str]:
     """The names of all failpoints."""
     found = set()
-    for where, function in functions():
+    for where, function in functions("", "failpoints.hit"):
         for call in hits(function):
             (name,) = call.args
             if isinstance(name, ast.Constant):
@@ -58,7 +78,7 @@ def failpoints() -> set[str]:
 
 def commits() -> Iterator[tuple[str, ast.FunctionDef, ast.Call]]:
     """Every COMMIT that is sent to a database."""
-    for where, function in functions():
+    for where, function in functions("", "COMMIT"):
         for call in calls(function, "execute", "commit"):
             words = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
             if "COMMIT" in " ".join(words).upper().split() or ast.unparse(call.func).endswith("raw.commit"):
@@ -68,7 +88,7 @@ def commits() -> Iterator[tuple[str, ast.FunctionDef, ast.Call]]:
 def uncovered(folder: str, *ends: str, after: bool) -> list[str]:
     """Calls without a failpoint before them, or one after, in the same function."""
     found = []
-    for where, function in functions(folder):
+    for where, function in functions(folder, *ends):
         lines = [hit.lineno for hit in hits(function)]
         for call in calls(function, *ends):
             covered = any(line < call.lineno for line in lines)

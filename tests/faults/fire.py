@@ -11,7 +11,6 @@ import itertools
 import json
 import random
 import signal
-import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from world import World, open_world
 from holdfast import Schedule, every
 from holdfast.core import events as ev
 from holdfast.ports import RunQuery
+from warm_python import Process
 
 WAYS = {
     "SIGKILL": ("kill",),
@@ -89,8 +89,8 @@ class Fire:
         self.figures = figures
         self.chance = random.Random(f"fire {plan.seed} {plan.way}")
         self.workers = [world.worker() for _ in range(self.chance.randint(2, 5))]
-        self.frozen: dict[subprocess.Popen[bytes], float] = {}
-        self.leaving: list[subprocess.Popen[bytes]] = []
+        self.frozen: dict[Process, float] = {}
+        self.leaving: list[Process] = []
 
     def burn(self, seconds: float) -> None:
         until = time.monotonic() + seconds

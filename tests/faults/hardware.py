@@ -9,7 +9,6 @@ import random
 import re
 import signal
 import sqlite3
-import subprocess
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +20,7 @@ import fire
 from world import World, open_world
 
 from holdfast import RunFinishedError
+from warm_python import Process
 
 WORDS = 20
 CAUSE = re.compile(r":(\d+)s\d+:[^:]*$")
@@ -74,7 +74,7 @@ def choose_cuts(operations: list[str], images: int, chance: random.Random) -> li
 def work_on_disk(world: World, seed: int, seconds: float, **environment: str) -> None:
     """This process keeps away from the store: what it does to the disk would not be in the log."""
 
-    def client(call: str) -> subprocess.Popen[bytes]:
+    def client(call: str) -> Process:
         return world.python("-c", f"import everything; everything.{call}", **environment)
 
     first = client(f"listens.options(id='listens-0').start({WORDS}, [])")

@@ -15,6 +15,7 @@ import pytest
 from world import World
 
 from holdfast.core import events as ev
+from holdfast.engine import backoff
 from holdfast.engine.engine import Engine
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError
@@ -66,8 +67,9 @@ def check_executed_once(world: World) -> None:
     assert not {key: count for key, count in counts.items() if count > 1}
 
 
-def storm(world: World, seed: int) -> None:
-    """A third of all commits fail, either way."""
+def storm(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of all commits fail, either way, and each is tried again soon: there are hundreds."""
+    monkeypatch.setattr(backoff, "LONGEST", 0.01)
     chance = random.Random(seed)
     commits: list[FailingCommit] = []
     effects.start_scenario()
@@ -92,14 +94,16 @@ def storm(world: World, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_commits_that_fail_now_and_then_lose_nothing_and_repeat_nothing(world: World, seed: int) -> None:
-    storm(world, seed)
+def test_commits_that_fail_now_and_then_lose_nothing_and_repeat_nothing(
+    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storm(world, seed, monkeypatch)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(100, 130))
-def test_commits_that_fail_now_and_then_lose_nothing(world: World, seed: int) -> None:
-    storm(world, seed)
+def test_commits_that_fail_now_and_then_lose_nothing(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    storm(world, seed, monkeypatch)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -111,7 +115,7 @@ def test_one_failed_commit_repeats_nothing(world: World, when: str, nth: int) ->
         left[0] -= bool(changes)
         return when if changes and left[0] == 0 else ""
 
-    with running_engine(world, lambda engine: FailingCommit(engine, should_fail)):
+    with running_engine(world, lambda engine: FailingCommit(engine, should_fail), started_after=60.0):
         run = effects.sequence.start(4)
         assert run.result(timeout=20) == 6
     world.check_histories()
@@ -156,7 +160,18 @@ def test_a_store_that_stays_away_for_a_while_stops_nothing(world: World) -> None
     away = threading.Event()
 
     def prepare(engine: Engine) -> None:
-        for name in ("commit", "beat", "bury", "workers", "letters", "get", "payloads", "next_wake", "post", "orphans"):
+        for name in (
+            "commit",
+            "beat",
+            "declare_dead",
+            "workers",
+            "messages",
+            "get",
+            "payloads",
+            "next_wake",
+            "post",
+            "orphans",
+        ):
             whole = getattr(engine.store, name)
 
             def fail(*args: Any, _whole: Any = whole, **kwargs: Any) -> Any:

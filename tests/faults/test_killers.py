@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 
 import effects
@@ -12,9 +11,10 @@ from world import World
 
 from holdfast import RunStuckError
 from holdfast.core import events as ev
+from warm_python import Process
 
 
-def keep_workers(world: World, workers: list[subprocess.Popen[bytes]], count: int) -> int:
+def keep_workers(world: World, workers: list[Process], count: int) -> int:
     """As a supervisor would: start another for each that is gone. How many are gone so far."""
     alive = [worker for worker in workers if worker.poll() is None]
     workers += [world.worker() for _ in range(count - len(alive))]
@@ -27,7 +27,7 @@ def test_code_that_kills_its_worker_is_set_aside_and_others_go_on(world: World, 
     innocent += [effects.nap.options(id=f"n-{i}").start(1) for i in range(10)]
     asking = effects.question.options(id="asking").start()
     bad = effects.killer.options(id="bad").start(how)
-    workers: list[subprocess.Popen[bytes]] = []
+    workers: list[Process] = []
 
     def over() -> bool:
         keep_workers(world, workers, 2)
@@ -66,7 +66,7 @@ def test_a_run_that_waits_is_not_blamed_for_workers_that_are_killed_from_outside
 
 def test_a_run_whose_killing_code_was_corrected_goes_on(world: World) -> None:
     run = effects.killer.options(id="bad").start("exit")
-    workers: list[subprocess.Popen[bytes]] = []
+    workers: list[Process] = []
 
     def is_stuck() -> bool:
         keep_workers(world, workers, 1)

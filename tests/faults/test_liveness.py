@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 
@@ -12,6 +11,7 @@ import effects
 from world import World
 
 from holdfast.core import events as ev
+from warm_python import Process
 
 
 def cpu_seconds(pid: int) -> float:
@@ -100,7 +100,7 @@ def test_a_parked_run_is_woken_by_a_message_and_by_time(world: World) -> None:
     assert time.perf_counter() - begin < 2
 
 
-def idle_share(world: World, worker: subprocess.Popen[bytes], seconds: float = 3.0) -> float:
+def idle_share(world: World, worker: Process, seconds: float = 3.0) -> float:
     before, begin = cpu_seconds(worker.pid), time.monotonic()
     world.until(lambda: time.monotonic() - begin > seconds, seconds + 5)
     return (cpu_seconds(worker.pid) - before) / seconds

@@ -79,8 +79,11 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "items": [[1, 2], [(1,), (2,)]], "args": [(), (1,)], "kwargs": [None, {}], "replace": [None], "input": [None, (1,)],
     "after": [0, None], "depends_on": [()], "data": [None, {"k": 1}], "where": [None, {"a": 1}], "batch": [100], "count": [2],
     "done": [1], "value": [1], "what": ["value"], "signature": [None], "hint": [Any], "item": [1], "change": ["c"],
-    "context": [{}],
+    "context": [{}], "apart": [False, True],
 }  # fmt: skip
+
+SETTLED = {"what", "signature", "hint", "apart"}
+"""What other layers say, and no user."""
 
 
 def _closed(found: Any) -> Any:
@@ -227,7 +230,7 @@ class World:
         return args, kwargs
 
     def _argument(self, name: str, oddest: float) -> Any:
-        if name in PLAUSIBLE and (name in ("what", "signature", "hint") or self.chance.random() > oddest):
+        if name in PLAUSIBLE and (name in SETTLED or self.chance.random() > oddest):
             return self.chance.choice(PLAUSIBLE[name])
         if name in ("function", "workflow", "handler", "action") and self.chance.random() > oddest:
             return self.chance.choice([self.work, self.flow, "work", "flow"])

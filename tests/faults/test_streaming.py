@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 
 import effects
 import pytest
 from world import World
 
 from holdfast import Run
+from warm_python import Process
 
 
 def said(run: Run[str], count: int) -> list[tuple[int, str]]:
@@ -31,7 +31,7 @@ def test_what_is_said_again_has_another_number(world: World, end: str) -> None:
     assert [attempt for attempt, _ in said(run, 6)] == [1, 1, 2, 2, 3, 3]
 
 
-def leave(world: World, worker: subprocess.Popen[bytes], end: str) -> None:
+def leave(world: World, worker: Process, end: str) -> None:
     if end == "killed":
         world.kill(worker)
     else:

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -17,11 +15,13 @@ from typing import Any, TypeVar
 
 import effects
 
+import warm_python
 from holdfast.api.handles import Which
 from holdfast.core import events as ev
 from holdfast.errors import StoreBusyError
 from holdfast.ports import WorkerRow
 from holdfast.stores.sqlite import SqliteStore
+from warm_python import Process
 
 HERE = Path(__file__).parent
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class World:
         self.ledger_file = folder / "ledger"
         self.ledger_file.touch()
         self.app = code.app
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -61,36 +61,32 @@ class World:
 
     # -- processes
 
-    def worker(self, failpoint: str = "", **environment: str) -> subprocess.Popen[bytes]:
+    def worker(self, failpoint: str = "", **environment: str) -> Process:
         """`holdfast -A effects worker`, as anybody would start it."""
         command = ["-c", "from holdfast.cli import main; main()", "-A", self.code, "worker"]
         return self.python(*command, HOLDFAST_FAILPOINT=failpoint, **environment)
 
-    def engine(
-        self, settings: dict[str, Any] | None = None, failpoint: str = "", **env: str
-    ) -> subprocess.Popen[bytes]:
+    def engine(self, settings: dict[str, Any] | None = None, failpoint: str = "", **env: str) -> Process:
         """A worker with settings of its own."""
         return self.python("engine_process.py", json.dumps(settings or {}), HOLDFAST_FAILPOINT=failpoint, **env)
 
-    def python(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def python(self, *arguments: str, **environment: str) -> Process:
         with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, *arguments], cwd=HERE, env=self.environment | environment, stdout=log, stderr=log
-            )
+            process = warm_python.start(arguments, cwd=HERE, env=self.environment | environment, stdout=log, stderr=log)
         self._processes.append(process)
         return process
 
-    def stop(self, process: subprocess.Popen[bytes], timeout: float = 20) -> int:
+    def stop(self, process: Process, timeout: float = 20) -> int:
         """Ask politely, once it has come up."""
         self.until(lambda: process.poll() is not None or process.pid in self.pids(), 20, "a worker to be stopped")
         process.send_signal(signal.SIGTERM)
         return process.wait(timeout)
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
+    def kill(self, process: Process) -> None:
         process.kill()
         process.wait()
 
-    def freeze(self, process: subprocess.Popen[bytes]) -> None:
+    def freeze(self, process: Process) -> None:
         """Stop a worker where it doesn't hold up the others: not inside a transaction."""
         probe = SqliteStore(self.app.name, str(self.database), self.app.clock, timeout=0.2)
 
@@ -130,11 +126,13 @@ class World:
 
     def until(self, condition: Callable[[], T], timeout: float = 20, what: str = "") -> T:
         """The first true answer of `condition`."""
-        deadline = time.monotonic() + timeout
+        deadline = (asked := time.monotonic()) + timeout
         while not (found := condition()):
-            if time.monotonic() > deadline:
+            answered = time.monotonic()
+            if answered > deadline:
                 raise AssertionError(f"{what or condition} did not come true in {timeout} s\n{self.log()[-6000:]}")
-            time.sleep(0.005)
+            time.sleep(max(0.005, 2 * (answered - asked)))  # who asks for much leaves time to those who work
+            asked = time.monotonic()
         return found
 
     def workers(self) -> list[str]:
@@ -190,7 +188,7 @@ class World:
         store.register(
             WorkerRow(id="dead-1", app=self.app.name, host="here", pid=1, build="1", names=[]), 3_600 * 1_000_000
         )
-        store.let_go("dead-1")
+        store.release_lock("dead-1")
 
     def check_histories(self) -> None:
         """What holds for every history, whatever happened to its workers."""

@@ -23,12 +23,13 @@ from holdfast.api.client import Client
 from holdfast.api.handles import Which
 from holdfast.api.options import StartOptions
 from holdfast.core import events as ev
-from holdfast.engine.engine import Arrival, DeclaredDead, Engine, Hint, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Mail, Report, Stop, Wake
+from holdfast.engine.engine import Engine
+from holdfast.engine.opening import BEFORE_THE_CODE
 from holdfast.engine.puller import Puller
-from holdfast.engine.run import BEFORE_THE_CODE
 from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, RunError, StoreBusyError, StoreError, StoreUnavailableError
-from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, Topic
+from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.world import replay
 
@@ -104,7 +105,7 @@ class Host:
 
     def start(self) -> None:
         self.engine.start("")
-        self.executor.start(
+        self.engine.executor.start(
             self.arrivals.append,
             lambda attempt, kind, value: self.arrivals.append(Report(attempt, kind, value)),
             self._may_begin,
@@ -302,7 +303,7 @@ class World:
         self.claim = chance.choice((1, 3, 200))
         self.client = Client(APPS["two"], self.store, SimulatedNotifier(self, None))
         self.hosts: list[Host] = []
-        self.hints: list[tuple[Host, Topic]] = []
+        self.hints: list[tuple[Host, Hint | Mail]] = []
         self.late: list[tuple[Host, Callable[[], Any]]] = []  # commits that nobody has heard of again
         self.depth = 0
         self.acts = 0
@@ -375,7 +376,7 @@ class World:
                 self.note(f"{host} {name} fails after it was done")
                 _ = self._commit(*args) if name == "commit" else call()
                 if name == "register":
-                    self.store.let_go(args[0].id)
+                    self.store.release_lock(args[0].id)
             raise StoreUnavailableError("the store is away")
         answer = self._commit(*args) if name == "commit" else call()
         self.at_seam(host, f"{name} done")
@@ -402,15 +403,15 @@ class World:
         except (Fenced, StoreError):
             self.note("or not")
 
-    def ring(self, topic: Topic) -> None:
+    def hint(self, hint: Hint | Mail) -> None:
         for host in self.hosts:
             luck = self.chance.random()
             if luck < self.lost_hints:
                 continue
             if luck < self.lost_hints + 0.2:
-                self.hints.append((host, topic))
+                self.hints.append((host, hint))
             if luck > 0.1:
-                host.arrivals.append(Hint(topic))
+                host.arrivals.append(hint)
 
     # -- coming and going
 
@@ -434,7 +435,7 @@ class World:
     def crash(self, host: Host) -> None:
         self.leave(host)
         for worker in host.workers:
-            self.store.let_go(worker)  # the kernel does
+            self.store.release_lock(worker)  # the kernel does
 
     def leave(self, host: Host) -> None:
         host.is_gone = True
@@ -509,7 +510,7 @@ class World:
     def _do(self, action: str, host: Host | None, argument: Any) -> None:
         if host is None:
             self.hints.remove(argument)
-            argument[0].arrivals.append(Hint(argument[1]))
+            argument[0].arrivals.append(argument[1])
             return
         self.note(f"{host} {action}{'' if argument is None else f' {argument}'}")
         if action == "turn":
@@ -656,7 +657,7 @@ class World:
                 if live.execution is not None:
                     live.execution.evict()
             if not host.pulls:
-                host.engine._home.greenlets.close()
+                host.engine.live_runs.shared.greenlets.close()
         self.store.close()
 
     def _calm_down(self) -> None:

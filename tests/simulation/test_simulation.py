@@ -38,11 +38,9 @@ def histories(world: World) -> list[bytes]:
 
 
 def test_the_same_seed_is_the_same_world() -> None:
-    for seed in (SEED, SEED + 1, SEED + 2):
-        once, again = simulate(seed), simulate(seed)
-        assert once.trace == again.trace
-        assert histories(once) == histories(again)
-    assert simulate(SEED).trace != simulate(SEED + 1).trace
+    once, again = simulate(SEED), simulate(SEED)
+    assert once.trace == again.trace != simulate(SEED + 1).trace
+    assert histories(once) == histories(again)
 
 
 def test_all_of_the_store_that_asks_a_database_can_fail() -> None:

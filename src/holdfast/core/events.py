@@ -19,7 +19,7 @@ from typing import ClassVar, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from holdfast.core.domain import Scalar
+from holdfast.core.domain_events import Scalar
 
 NULL = Raw(b"null")
 NO_ARGS = Raw(b"{}")

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.engine.engine import Wake
+from holdfast.engine.arrivals import Wake
 from holdfast.engine.host import Host
 from holdfast.engine.puller import Puller
 from holdfast.errors import Fenced, StoreUnavailableError
-from holdfast.ports import ClaimedAttempt, Executor, Notifier, Outcome, Topic, Watch
+from holdfast.ports import ClaimedAttempt, Executor, Notifier, OnRing, OnTold, Outcome, Topic, Watch
 
 GIVES_UP_AFTER = 5.0
 """Seconds in which a thread that was interrupted waits for what becomes of its attempt."""
@@ -74,6 +74,10 @@ class Carried(Puller):
         self._told: deque[Job] = deque()
         self._handed: dict[int, Job] = {}
         self._ending: list[Job] = []
+
+    def _having_executed(self, executor: Executor) -> Executor:
+        self._turns = None  # nothing is claimed ahead
+        return executor
 
     def _take(self, arrival: Any) -> None:
         if isinstance(arrival, Told):
@@ -199,11 +203,14 @@ class Silent(Notifier):
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> str:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         return ""
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         self._notifier.ring(topic, everyone)
+
+    def tell(self, owner: str, runs: Sequence[int]) -> None:
+        self._notifier.tell(owner, runs)
 
     def announce(self, run_ids: Iterable[str]) -> None:
         self._notifier.announce(run_ids)

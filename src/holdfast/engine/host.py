@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from holdfast.engine.engine import Arrival, DeclaredDead, Engine, Hint, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Mail, Report, Stop, Wake
+from holdfast.engine.engine import Engine
 from holdfast.engine.health import Health, Pulse
 from holdfast.engine.puller import Puller
 from holdfast.errors import StoreError, StoreLostError
 from holdfast.logs import install
-from holdfast.ports import Attempt, Clock, Store, Topic
+from holdfast.ports import Attempt, Clock, Query, Topic
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -57,7 +58,7 @@ class Host:
         self._broken_turns = 0
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Query:
         return self.engine.store
 
     @property
@@ -70,7 +71,7 @@ class Host:
         """Register, and begin to listen; then `run` may be called on a thread."""
         engine = self.engine
         install()
-        address = engine.notifier.listen(self.hint)
+        address = engine.notifier.listen({*engine.heeds, Topic.WATCHERS}, self.hint, self.told)
         try:
             engine.start(address)
         except BaseException:
@@ -116,14 +117,18 @@ class Host:
     def hint(self, topic: Topic) -> None:
         if topic is Topic.WATCHERS:
             self.engine.reporter.broadcast.wake(self._say_hello)
-        else:
+        elif topic in self.engine.heeds:
             self._arrivals.put(_HINTS[topic])
+
+    def told(self, owner: str, runs: Sequence[int]) -> None:
+        if Topic.INBOX in self.engine.heeds:
+            self._arrivals.put(Mail(owner, runs))
 
     def health(self) -> Health:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""
         engine, pulse, now = self.engine, self._pulse, self.engine.clock.monotonic()
         problem = pulse.problem(now, engine.settings.lease)
-        lost = engine.lost or (self.failure if isinstance(self.failure, StoreLostError) else None)
+        lost = engine.backoff.lost or (self.failure if isinstance(self.failure, StoreLostError) else None)
         if lost is not None:
             problem = str(lost)
         elif self.failure is not None:
@@ -153,8 +158,8 @@ class Host:
             engine.start_over()
             return Wake(None, None, engine.backoff.until - engine.clock.monotonic(), 0)
         self._broken_turns = 0
-        if engine.lost is not None:
-            raise engine.lost
+        if engine.backoff.lost is not None:
+            raise engine.backoff.lost
         return wake
 
     def _arrived(self, wake: Wake) -> list[Arrival]:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from holdfast import failpoints
 from holdfast.core.registry import Definitions
 from holdfast.engine.agenda import Agenda
-from holdfast.engine.attempts import decode_attempt, unreadable
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
+from holdfast.engine.attempts import decode_attempt, run_of, unreadable
 from holdfast.engine.backoff import Backoff
 from holdfast.engine.broadcast import Broadcast
-from holdfast.engine.engine import Arrival, Hint, Report, Stop, Wake
 from holdfast.engine.identity import Identity
+from holdfast.engine.in_turn import SMOOTH, InTurn
 from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.records import outcome_message, stream_message
 from holdfast.engine.reporting import Reporter
@@ -29,19 +30,25 @@ from holdfast.errors import Fenced, StoreError, StoreLostError
 from holdfast.ports import (
     Attempt,
     AttemptReport,
+    AttemptStore,
     ClaimedAttempt,
     Clock,
     EndedAttempt,
     Executor,
     Message,
+    MessageStore,
     Notifier,
     Outcome,
-    Store,
+    Query,
+    TelemetryStore,
     Topic,
     WorkerKind,
+    WorkerStore,
 )
 
 logger = logging.getLogger("holdfast.executor")
+GIVE_WAY = 0.2
+"""Seconds that an attempt that was claimed ahead waits for its turn, until others may have it."""
 SHOW_PROGRESS = 0.25
 """Seconds between two writes of how far steps are: they may say so as often as they like."""
 
@@ -62,14 +69,20 @@ class Unguarded:
     def stop(self) -> None: ...
 
 
+class AttemptsOfOthers(Query, WorkerStore, AttemptStore, MessageStore, TelemetryStore, Protocol):
+    """What of a store an executor of attempts of others needs."""
+
+
 class Puller:
-    """Executes up to `concurrency` attempts of `queues` at a time. `turn` is called again and again with what has arrived,
-    always on one thread."""
+    """Executes up to `concurrency` attempts of `queues` at a time; of short ones it claims more, so that it need not wait
+    for the store between two. `turn` is called again and again with what has arrived, always on one thread."""
+
+    heeds = frozenset({Topic.EVERYTHING, Topic.ATTEMPTS, Topic.DROPPED})
 
     def __init__(
         self,
         app: Definitions,
-        store: Store,
+        store: AttemptsOfOthers,
         executor: Executor,
         notifier: Notifier,
         clock: Clock,
@@ -82,23 +95,23 @@ class Puller:
     ) -> None:
         self.app = app
         self.store = store
-        self.executor = executor
         self.notifier = notifier
         self.clock = clock
         self.settings = settings or Settings()
         self.guard = Unguarded()
         self.queues = sorted(set(queues))
         self.concurrency = concurrency
+        self.executor = self._having_executed(executor)
         me = Identity("", build, queues=frozenset(queues))
         self.membership = Membership(app, store, clock, self.settings, me, new_id, kind=WorkerKind.EXECUTOR)
         self.backoff = Backoff(clock)
         self.agenda = Agenda()
         self.last_commit: float | None = None
-        self.lost: StoreLostError | None = None
         self.strain = ""
         self.stopping = False
         self.inflight: dict[int, Held] = {}
         self.runs: dict[int, Any] = {}  # none, ever
+        self._began = self._away = 0.0  # when this turn began; how long it takes to tell what has ended and get more
         self._tokens = iter(tokens if tokens is not None else itertools.count(1))
         self._is_stale = True
         self._are_all_wanted = True
@@ -113,6 +126,10 @@ class Puller:
         self.reporter = Reporter(
             app.instruments, Broadcast(store, self.me, lambda: app.event_exchange), self.me, app.codec
         )
+
+    def _having_executed(self, executor: Executor) -> Executor:
+        self._turns: InTurn | None = InTurn(executor, self.concurrency, self.clock)
+        return self._turns
 
     @property
     def me(self) -> Identity:
@@ -129,10 +146,12 @@ class Puller:
         """One round: take what has arrived, tell what has ended, claim more, hand it over. None once it has stopped."""
         for arrival in arrivals:
             self._take(arrival)
-        mono = self.clock.monotonic()
+        self._began = mono = self.clock.monotonic()
         for key in self.agenda.due(mono):
             if key == "sweep":
                 self._sweep(mono)
+            elif key == "give way":
+                self._give_way()
             elif key == "stop":
                 self._is_over = True
         if not self.backoff.is_on() and (self.membership.is_registered or self._register_again()):
@@ -142,7 +161,7 @@ class Puller:
                 self._claim()
                 self.backoff.succeeded()
             except StoreError as error:
-                self._failed("executing for others", error)
+                self.backoff.failed("executing for others", error)
         return None if self.stopping and self._has_drained() else self._next_turn()
 
     def start_over(self) -> None:
@@ -179,7 +198,13 @@ class Puller:
         return Wake(None, None, max(0.0, min(times) - self.clock.monotonic()), len(self.inflight))
 
     def _has_room(self) -> bool:
-        return not self.stopping and len(self.inflight) < self.concurrency
+        return not self.stopping and self._room() > 0
+
+    def _room(self) -> int:
+        """How many more to claim. Few are not worth asking the store for while others wait for their turn here."""
+        ahead = 0 if self._turns is None else self._turns.ahead(self._away)
+        room = self.concurrency + ahead - len(self.inflight)
+        return room if len(self.inflight) < self.concurrency or room > ahead // 2 else 0
 
     # -- what arrives
 
@@ -195,7 +220,7 @@ class Puller:
                 self._are_all_wanted = False
         elif isinstance(arrival, Stop):
             self._stop(arrival.grace)
-        elif arrival.worker == self.me.worker and self.membership.is_registered:
+        elif isinstance(arrival, DeclaredDead) and arrival.worker == self.me.worker and self.membership.is_registered:
             self._fenced()
 
     def _take_outcome(self, outcome: Outcome) -> None:
@@ -249,7 +274,7 @@ class Puller:
         try:
             self.membership.register(())
         except StoreError as error:
-            self._failed("registering", error)
+            self.backoff.failed("registering", error)
             return False
         self._is_stale = True
         return True
@@ -272,11 +297,21 @@ class Puller:
             self._ring(Topic.ATTEMPTS)
         while self._ended:
             worker, ended = next(iter(self._ended.items()))
-            done = self.store.end_attempts(worker, ended)
+            owners = self.store.end_attempts(worker, ended)
             del self._ended[worker]
             self.last_commit = self.clock.monotonic()
-            if done:
-                self._ring(Topic.INBOX)
+            self._tell_owners(owners)
+
+    def _tell_owners(self, owners: dict[str, str | None]) -> None:
+        """Of attempts that have ended, by token."""
+        told: dict[str, set[int]] = {}
+        for token, owner in owners.items():
+            told.setdefault(owner or "", set()).add(run_of(token))
+        if told.pop("", None):
+            self._ring(Topic.INBOX)  # of a run that nobody owns: it is to be claimed
+        for owner, runs in told.items():
+            failpoints.hit("puller.before_ring")
+            self.notifier.tell(owner, sorted(runs))
 
     def _tell_reports(self, mono: float) -> None:
         """Checkpoints at once: they are for the next attempt. How far a step is interests nobody every millisecond."""
@@ -305,7 +340,7 @@ class Puller:
             self.membership.swept()
             self.store.check()
         except StoreLostError as error:
-            self.lost = error
+            self.backoff.lost = error
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
 
@@ -331,12 +366,13 @@ class Puller:
     def _claim(self) -> None:
         if not self._is_stale or not self._has_room():
             return
-        limit = self.concurrency - len(self.inflight)
+        limit = self._room()
         try:
             claimed = self.store.claim_attempts(self.me.worker, self.queues, self.membership.steps, limit)
         except Fenced:
             self._fenced()
             return
+        self._away += (self.clock.monotonic() - self._began - self._away) * SMOOTH
         self._is_stale = len(claimed) >= limit
         if claimed:
             self._hand_over(claimed)
@@ -357,10 +393,12 @@ class Puller:
         if self.reporter.is_on:
             self.reporter.received(attempts, self.store.now())
         self.executor.submit(attempts)
+        if len(self.inflight) > self.concurrency:
+            self.agenda.set("give way", self.clock.monotonic() + GIVE_WAY)
         failpoints.hit("puller.after_hand_over")
 
-    def _failed(self, what: str, error: StoreError) -> None:
-        if isinstance(error, StoreLostError):
-            self.lost = error
-        else:
-            self.backoff.failed(what, error)
+    def _give_way(self) -> None:
+        """What was claimed ahead waits behind others that take long: give it back."""
+        taken = set() if self._turns is None else self._turns.give_way()
+        for token in taken:
+            self._give_back(self.inflight.pop(token))

@@ -23,7 +23,7 @@ from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
 from holdfast.engine.identity import Identity
 from holdfast.engine.limits import Slots
-from holdfast.engine.records import BeatLetter, OutcomeLetter, emitted_by
+from holdfast.engine.records import BeatMessage, OutcomeMessage, emitted_by
 from holdfast.errors import StepTimeoutError, TransformError, UnknownNameError, ValueCodecError, WorkerLostError
 from holdfast.ports import Attempt, AttemptRow, Clock, Outcome, RunRow
 
@@ -67,7 +67,7 @@ def ended_here(outcome: Outcome, worker: str) -> Ended:
     )  # fmt: skip
 
 
-def ended_elsewhere(body: OutcomeLetter, codec: Codec) -> Ended:
+def ended_elsewhere(body: OutcomeMessage, codec: Codec) -> Ended:
     failed = bytes(body.error) != b"null"
     return Ended(
         number=body.attempt, worker=body.worker, started=body.started, result=body.result,
@@ -384,7 +384,7 @@ class StepBook:
         yield from self.end(command, ended_here(outcome, self._me.worker), now)
 
     def take_message(
-        self, body: OutcomeLetter, command: co.ScheduleStep, codec: Codec, now: int
+        self, body: OutcomeMessage, command: co.ScheduleStep, codec: Codec, now: int
     ) -> Iterator[ev.StepOutcome]:
         """An outcome from the inbox: its engine had lost the run when it arrived."""
         was_at_hand = body.cmd in self.at_hand
@@ -461,7 +461,7 @@ class StepBook:
         ended = Ended(number=command.attempt, worker="", started=command.began, error=error, encoded_error=encoded)
         yield from self.end(command, ended, now)
 
-    def beat(self, body: BeatLetter, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+    def beat(self, body: BeatMessage, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
         """It lives, elsewhere. That is recorded now and then: often enough that whoever reads it waits long enough."""
         if bytes(body.progress) != b"null":
             self.report("progress", body.cmd, bytes(body.progress))

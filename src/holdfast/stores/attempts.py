@@ -84,8 +84,8 @@ class AttemptTables(SqlQuery):
         if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
             raise Fenced(worker_id)
 
-    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> set[str]:
-        done = set()
+    def end_attempts(self, worker_id: str, ended: Sequence[EndedAttempt]) -> dict[str, str | None]:
+        runs: dict[str, int] = {}
         with self.write("end_attempts") as db:
             for one in sorted(ended, key=lambda one: one.token):
                 found = db.execute(self._q["end_attempt"], {"token": one.token, "worker": worker_id}).fetchone()
@@ -97,8 +97,9 @@ class AttemptTables(SqlQuery):
                     "now": self.now(), "clock": self._stamp(db, 1),
                 }  # fmt: skip
                 db.execute(self._q["post_outcome"], parameters)
-                done.add(one.token)
-        return done
+                runs[one.token] = found[0]
+            owners = dict(db.execute(self._q["owners"], {"nos": self.dialect.array(runs.values())})) if runs else {}
+        return {token: owners.get(run) for token, run in runs.items()}
 
     def release_attempts(self, worker_id: str, tokens: Sequence[str]) -> None:
         with self.write("release_attempts") as db:

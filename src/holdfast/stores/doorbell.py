@@ -15,10 +15,10 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from holdfast.errors import StoreError
-from holdfast.ports import Notifier, Store, Topic, Watch
+from holdfast.ports import Notifier, OnRing, OnTold, Store, Topic, Watch
 from holdfast.stores.forks import gate
 
 logger = logging.getLogger("holdfast")
@@ -27,6 +27,7 @@ _PATH_LIMIT = 100  # the system's own limit for socket paths is 104 to 108 bytes
 _NAME_LIMIT = 48  # of the database's own name in that of a bell
 _WATCH_SECONDS = 5.0
 _RECENT = 512
+_TOLD_AT_ONCE = 90  # numbers that fit into what is received at once, however long they are
 _CLEAR_EVERY = 60.0
 _PROBES = 200
 """How many bells of others are tried at a time, in case their processes have died."""
@@ -70,7 +71,7 @@ class Doorbell(Notifier):
 
     # -- an engine's side
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> str:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         self.clear_stale()
         try:
             self._in, self._name = self.hang()
@@ -78,7 +79,7 @@ class Doorbell(Notifier):
             logger.warning("no bell can be hung in %s (%s): starts are found by the sweep", self._folder, error)
             return ""
         self._thread = threading.Thread(
-            target=self._receive, args=(self._in, on_ring), name="holdfast-bell", daemon=True
+            target=self._receive, args=(self._in, topics, on_ring, on_told), name="holdfast-bell", daemon=True
         )
         self._thread.start()
         return self._name
@@ -121,7 +122,7 @@ class Doorbell(Notifier):
                 return True
         return True
 
-    def _receive(self, bell: socket.socket, on_ring: Callable[[Topic], None]) -> None:
+    def _receive(self, bell: socket.socket, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> None:
         while True:
             try:
                 data = bell.recv(2048)
@@ -133,7 +134,10 @@ class Doorbell(Notifier):
                 case [b"watch", run_id, name, since] if since.isdigit():
                     self._add_watcher(run_id.decode(errors="replace"), os.fsdecode(name), int(since))
                 case [b"ring", topic] if topic in _TOPICS:
-                    on_ring(_TOPICS[topic])
+                    if _TOPICS[topic] in topics:
+                        on_ring(_TOPICS[topic])
+                case [b"told", owner, *runs] if all(map(bytes.isdigit, runs)):
+                    on_told(owner.decode(errors="replace"), [int(no) for no in runs])
                 case _:
                     on_ring(Topic.EVERYTHING)
 
@@ -167,6 +171,11 @@ class Doorbell(Notifier):
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         self.tell_engines(b"ring\0" + topic.encode(), everyone)
+
+    def tell(self, owner: str, runs: Sequence[int]) -> None:
+        for at in range(0, len(runs), _TOLD_AT_ONCE):
+            told = [b"%d" % no for no in runs[at : at + _TOLD_AT_ONCE]]
+            self.tell_engines(b"\0".join((b"told", owner.encode(), *told)))
 
     def tell_engines(self, data: bytes, everyone: bool = False) -> bool:
         """Whether there is an engine to tell."""
@@ -255,7 +264,7 @@ class Intercom(Notifier):
         self._announced = 0
         self._runs: dict[str, int] = {}
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> str:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         self._listeners.append(on_ring)
         return ""
 

@@ -1,7 +1,7 @@
 """Push between processes that share a PostgreSQL database: LISTEN and NOTIFY, outside of all write transactions.
 
-One connection listens per process, one channel serves a schema. What is to be told while something is being told goes
-together with the next. Every ring is a hint: a lost one costs the second until the sweep looks anyway.
+One connection listens per process, one channel serves a schema. Whoever tells often has a connection for that, and doesn't
+wait for the server's answer. Every ring is a hint: a lost one costs the second until the sweep looks anyway.
 """
 
 from __future__ import annotations
@@ -9,21 +9,31 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import secrets
+import select
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
+from psycopg import generators
 
 from holdfast.errors import StoreError
-from holdfast.ports import Notifier, Topic, Watch
+from holdfast.ports import Notifier, OnRing, OnTold, Topic, Watch
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres_sql import channel_of, notify, ring_of
+from holdfast.stores.postgres_sql import ENGINES, EXECUTORS, PROGRAMS, Note, channel_of, notify, rings_of
 
 logger = logging.getLogger("holdfast")
 PAYLOAD = 7_000  # the server's own limit is 8,000 bytes
-PATIENCE = 5.0
+LISTENING_WITHIN = 5.0
+LOOK = 500
+"""Milliseconds until whoever hears nothing asks whether it is over."""
+OFTEN = 5
+"""Whoever tells more often gets a connection for it."""
+
+_TOPICS = {str(topic): topic for topic in Topic}
+_of_the_parent: list[Line] = []
 
 
 class PostgresNotifier(Notifier):
@@ -31,94 +41,90 @@ class PostgresNotifier(Notifier):
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._channel = channel_of(store.schema)
+        self._wanted: set[str] = set()  # to which of those who are told something this one belongs
         self._name = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        self._rings: set[tuple[str, Topic]] = set()
-        self._runs: dict[str, None] = {}
-        self._on_ring: Callable[[Topic], None] | None = None
+        self._line: Line | None = None
+        self._times = 0
+        self._on_ring: OnRing | None = None
+        self._on_told: OnTold | None = None
         self._watches: dict[str, set[_Watch]] = {}
         self._is_listening = threading.Event()
+        self._has_listened = False
         self._is_closed = threading.Event()
-        self._is_wanted = threading.Event()
         self._listener: threading.Thread | None = None
-        self._sender: threading.Thread | None = None
 
     # -- telling
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         if self._on_ring is not None:
             self._on_ring(topic)
-        with self._lock:
-            self._rings.add(("*" if everyone else self._store.app, topic))
-        self._tell()
+        self._send(rings_of(self._name, "*" if everyone else self._store.app, topic))
+
+    def tell(self, owner: str, runs: Sequence[int]) -> None:
+        if self._on_told is not None:
+            self._on_told(owner, runs)
+        self._send(self._notes(ENGINES, "told", runs, owner))
 
     def announce(self, run_ids: Iterable[str]) -> None:
         told = list(run_ids)
         self._wake(told)
-        with self._lock:
-            self._runs |= dict.fromkeys(told)
-        self._tell()
+        self._send(self._notes(PROGRAMS, "runs", told))
 
-    def _tell(self) -> None:
-        """An engine has a thread for it, whoever only starts something tells it itself: it may end right after."""
-        if self._sender is not None:
-            self._is_wanted.set()
-        elif self._sending.acquire(blocking=False):
-            try:
-                self._send()
-            finally:
-                self._sending.release()
+    def _notes(self, whom: str, what: str, runs: Sequence[str | int], *before: str) -> list[Note]:
+        return [(whom, json.dumps([self._name, what, self._store.app, *before, *some])) for some in _portions(runs)]
 
-    def _send(self) -> None:
-        while True:
-            with self._lock:
-                rings, runs = self._rings, self._runs
-                self._rings, self._runs = set(), {}
-            if not rings and not runs:
-                return
-            payloads = [ring_of(self._name, app, topic) for app, topic in sorted(rings)]
-            payloads += [json.dumps([self._name, "runs", self._store.app, *ids]) for ids in _portions(list(runs))]
-            with contextlib.suppress(StoreError), self._store.read() as db:
-                db.execute(*notify(self._store.schema, payloads))
+    def _send(self, notes: Sequence[Note]) -> None:
+        if not notes:
+            return
+        with self._sending:
+            self._times += 1
+            if self._listener is not None or self._times > OFTEN:
+                with contextlib.suppress(StoreError, psycopg.Error):
+                    self._open_line().send(notes)
+                    return
+                self._line = None
+        with contextlib.suppress(StoreError), self._store.read() as db:
+            db.execute(*notify(self._store.schema, notes))
 
-    def _keep_sending(self) -> None:
-        while not self._is_closed.is_set():
-            self._is_wanted.wait()
-            self._is_wanted.clear()
-            self._send()
+    def _open_line(self) -> Line:
+        line = self._line
+        if line is not None and line.pid != os.getpid():
+            _of_the_parent.append(line)  # closing it would hurt the parent
+            line = None
+        if line is None:
+            line = Line(self._store.connect(), self._store.schema)
+        self._line = line
+        return line
 
     # -- hearing
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> str:
-        self._on_ring = on_ring
-        self._sender = threading.Thread(target=self._keep_sending, name="holdfast-tell", daemon=True)
-        self._sender.start()
-        self._start_listening()
-        return self._channel
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
+        self._on_ring, self._on_told = on_ring, on_told
+        self._start_listening(EXECUTORS if Topic.ATTEMPTS in topics else ENGINES)
+        return channel_of(self._store.schema, ENGINES)
 
     def watch(self, run_id: str) -> Watch:
-        self._start_listening()
+        self._start_listening(PROGRAMS)
         return _Watch(self, self._watches, self._lock, run_id)
 
-    def _start_listening(self) -> None:
+    def _start_listening(self, whom: str) -> None:
         with self._lock:
+            if whom not in self._wanted:
+                self._wanted.add(whom)
+                self._is_listening.clear()
             if not self._store.hears:
                 self._is_listening.set()  # whoever waits looks once a second
             elif self._listener is None:
                 self._listener = threading.Thread(target=self._keep_listening, name="holdfast-listen", daemon=True)
                 self._listener.start()
-        self._is_listening.wait(PATIENCE)
+        self._is_listening.wait(LISTENING_WITHIN)
 
     def _keep_listening(self) -> None:
         while not self._is_closed.is_set():
             try:
                 with contextlib.closing(self._store.connect()) as connection:
-                    connection.execute(f'LISTEN "{self._channel}"')
-                    if self._is_listening.is_set() and self._on_ring is not None:
-                        self._on_ring(Topic.EVERYTHING)  # something may have been told while this was not listening
-                    self._is_listening.set()
                     self._hear(connection)
             except (StoreError, psycopg.Error) as error:
                 if not self._is_closed.is_set():
@@ -126,18 +132,51 @@ class PostgresNotifier(Notifier):
                     self._is_closed.wait(1.0)
 
     def _hear(self, connection: psycopg.Connection[Any]) -> None:
+        server = connection.pgconn
+        poll = select.poll()
+        poll.register(server.socket, select.POLLIN)
+        heard: set[str] = set()
         while not self._is_closed.is_set():
-            for note in connection.notifies(timeout=0.5, stop_after=1):
-                self._heard(note.payload)
+            if not self._wanted <= heard:
+                self._listen_to(connection, heard)
+            if poll.poll(LOOK):
+                server.consume_input()
+            notes = []
+            while (note := server.notifies()) is not None:
+                notes.append(note.extra)
+            if notes:
+                self._heard(notes)
 
-    def _heard(self, payload: str) -> None:
-        match json.loads(payload):
-            case [self._name, *_]:
-                return  # was told here directly
-            case [str(), "ring", app, topic] if app in ("*", self._store.app) and self._on_ring is not None:
-                self._on_ring(Topic(topic) if topic in set(Topic) else Topic.EVERYTHING)
-            case [str(), "runs", self._store.app, *run_ids]:
-                self._wake(run_ids)
+    def _listen_to(self, connection: psycopg.Connection[Any], heard: set[str]) -> None:
+        for whom in self._wanted - heard:
+            connection.execute(f'LISTEN "{channel_of(self._store.schema, whom)}"')
+            heard.add(whom)
+        if self._has_listened and self._on_ring is not None:
+            self._on_ring(Topic.EVERYTHING)  # something may have been told while this was not listening
+        self._has_listened = True
+        with self._lock:
+            if self._wanted <= heard:
+                self._is_listening.set()
+
+    def _heard(self, notes: Iterable[bytes]) -> None:
+        topics: dict[Topic, None] = {}
+        told: dict[str, set[int]] = {}
+        for note in notes:
+            match json.loads(note):
+                case [self._name, *_]:
+                    pass  # was told here directly
+                case [str(), "ring", app, topic] if app in ("*", self._store.app):
+                    topics[_TOPICS.get(topic, Topic.EVERYTHING)] = None
+                case [str(), "told", self._store.app, str(owner), *runs]:
+                    told.setdefault(owner, set()).update(runs)
+                case [str(), "runs", self._store.app, *run_ids]:
+                    self._wake(run_ids)
+        if self._on_told is not None:
+            for owner, numbers in told.items():
+                self._on_told(owner, sorted(numbers))
+        if self._on_ring is not None:
+            for topic in topics:
+                self._on_ring(topic)
 
     def _wake(self, run_ids: Iterable[Any]) -> None:
         with self._lock:
@@ -147,11 +186,43 @@ class PostgresNotifier(Notifier):
 
     def close(self) -> None:
         self._is_closed.set()
-        self._is_wanted.set()
-        for thread in (self._sender, self._listener):
-            if thread is not None and thread is not threading.current_thread():
-                thread.join(2)
-        self._send()
+        listener = self._listener
+        if listener is not None and listener is not threading.current_thread():
+            listener.join(2)
+        with self._sending:
+            line, self._line = self._line, None
+        if line is not None and line.pid == os.getpid():
+            line.close()
+
+
+class Line:
+    """A connection to tell something without waiting for the answer: that is taken when there is more to tell."""
+
+    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
+        self.pid = os.getpid()
+        self._connection = connection
+        self._schema = schema
+        self._is_waiting = False
+
+    def send(self, notes: Sequence[Note]) -> None:
+        for whom, told in notes:
+            self._finish()
+            channel = channel_of(self._schema, whom)
+            self._connection.pgconn.send_query_params(b"SELECT pg_notify($1, $2)", [channel.encode(), told.encode()])
+            self._is_waiting = True
+            self._connection.pgconn.flush()
+
+    def _finish(self) -> None:
+        """See that what was told last is on its way. That it came there is nobody's concern, that there is nobody to tell
+        it to is."""
+        if self._is_waiting:
+            self._is_waiting = False
+            self._connection.wait(generators.execute(self._connection.pgconn))
+
+    def close(self) -> None:
+        with contextlib.suppress(psycopg.Error):
+            self._finish()
+        self._connection.close()
 
 
 class _Watch(Watch):
@@ -176,9 +247,9 @@ class _Watch(Watch):
                 self._watches.pop(self._run_id, None)
 
 
-def _portions(run_ids: Sequence[str]) -> Iterator[list[str]]:
+def _portions(run_ids: Sequence[str | int]) -> Iterator[list[str | int]]:
     """Ids that fit into one notification together."""
-    portion: list[str] = []
+    portion: list[str | int] = []
     size = 0
     for run_id in run_ids:
         length = len(json.dumps(run_id)) + 2

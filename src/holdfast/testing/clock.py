@@ -10,7 +10,7 @@ from collections.abc import Callable
 from queue import Empty
 from typing import Any
 
-from holdfast.engine.engine import Wake
+from holdfast.engine.arrivals import Wake
 
 
 class SkippingClock:

@@ -28,7 +28,7 @@ from holdfast.durations import Duration, to_us
 from holdfast.engine.engine import Engine
 from holdfast.engine.host import Host
 from holdfast.engine.programs import program_for
-from holdfast.engine.run import read_options
+from holdfast.engine.run_state import read_options
 from holdfast.engine.settings import Settings
 from holdfast.errors import ArgumentError, ContinueAsNew, NondeterminismError
 from holdfast.executors.local import LocalExecutor

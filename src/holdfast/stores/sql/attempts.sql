@@ -25,6 +25,9 @@ SELECT no, :kind, 0, :dedupe, :body, :now, :clock FROM runs
 WHERE no = :run AND status NOT IN ('SUCCESS', 'FAILURE', 'CANCELLED')
 ON CONFLICT DO NOTHING;
 
+-- name: owners
+SELECT no, owner FROM runs WHERE no {numbered nos};
+
 -- name: drop_attempts
 DELETE FROM attempts WHERE token IN (
     SELECT token FROM attempts WHERE token {among tokens} ORDER BY token {lock});

@@ -50,12 +50,16 @@ RETURNING {columns};
 SELECT h.run, h.payload, h.clock FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
 WHERE r.no {numbered nos} ORDER BY h.run, h.seq;
 
--- name: letters_of_runs
+-- name: inbox_of_runs
 SELECT id, run, kind, body, ts, clock FROM inbox WHERE run {numbered nos} ORDER BY id;
 
--- name: letters_of_worker
+-- name: inbox_of_worker
 SELECT i.id, i.run, i.kind, i.body, i.ts, i.clock FROM inbox i {ordered_join} runs r ON r.no = i.run
 WHERE r.owner = :worker ORDER BY i.id;
+
+-- name: inbox_for_runs
+SELECT i.id, i.run, i.kind, i.body, i.ts, i.clock FROM inbox i
+WHERE i.run {numbered nos} AND EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run AND r.owner = :worker) ORDER BY i.id;
 
 -- name: consume
 DELETE FROM inbox WHERE id {numbered ids};

@@ -1,0 +1,259 @@
+"""Attempts of steps on their way to whoever executes them, this worker's executor or others, and on their way back."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from holdfast import failpoints
+from holdfast.core import commands as co
+from holdfast.engine.announcer import Announcer
+from holdfast.engine.arrivals import Report
+from holdfast.engine.attempts import encode_attempt, token_of
+from holdfast.engine.backoff import Backoff
+from holdfast.engine.inflight import InFlight
+from holdfast.engine.live_runs import LiveRuns
+from holdfast.engine.outbox import Outbox
+from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, stream_message
+from holdfast.engine.run import LiveRun
+from holdfast.engine.run_state import HELD
+from holdfast.engine.settings import Settings
+from holdfast.errors import StoreError, UnknownNameError
+from holdfast.ports import Attempt, AttemptRow, Change, Executor, InboxRow, NewAttempt, Outcome, Status, Store
+
+logger = logging.getLogger("holdfast.engine")
+
+
+class HandOver:
+    """Hands over what runs have asked for, once that is committed, and gives them what comes of it."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        settings: Settings,
+        live_runs: LiveRuns,
+        inflight: InFlight,
+        outbox: Outbox,
+        announcer: Announcer,
+        backoff: Backoff,
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._settings = settings
+        self._live_runs = live_runs
+        self._shared = live_runs.shared
+        self._inflight = inflight
+        self._outbox = outbox
+        self._announcer = announcer
+        self._backoff = backoff
+
+    # -- before the commit
+
+    def take_back(self, touched: dict[int, LiveRun]) -> None:
+        """What a commit gives away or ends is not begun after it: others may have begun it then, or know its end."""
+        for live in touched.values():
+            if live.state.released and (live.steps.to_schedule or live.steps.to_ask):
+                live.steps.will_not_be_handed_over(self._store.now())
+            if not (live.steps.to_cancel or (live.state.released and live.steps.inflight)):
+                continue
+            given_up = {attempt.token: attempt for attempt in live.steps.to_cancel}
+            if live.state.released:
+                given_up |= {attempt.token: attempt for attempt in live.steps.inflight.values()}
+            for token in self._executor.withdraw(given_up):
+                attempt = given_up[token]
+                self._inflight.pop(token)
+                if live.steps.inflight.get(attempt.cmd) is attempt:
+                    live.steps.withdrawn(attempt.cmd, self._store.now())
+                else:
+                    live.steps.to_cancel.remove(attempt)
+        for live in touched.values():
+            # Held for how long, nobody knows: only what goes on has a slot until then.
+            if live.state.released and live.row.limited and live.row.status in HELD and live.change.keeps is None:
+                live.steps.slots.give_others_back([*live.steps.inflight, ""])
+
+    def take_back_all(self) -> list[Change]:
+        """What was announced and has not begun will begin elsewhere: say so, else it would count as begun."""
+        runs = self._live_runs.by_no
+        waiting = {no: live for no, live in runs.items() if live.steps.inflight and not (live.broken or live.change)}
+        for live in waiting.values():
+            live.state.released = True
+        self.take_back(waiting)
+        return [live.state.take_change() for live in waiting.values() if live.change]
+
+    def ask_elsewhere(self, touched: dict[int, LiveRun]) -> None:
+        """Steps that others are to execute get a row, in the commit of what has led to them."""
+        for live in touched.values():
+            if live.steps.to_ask and not live.state.released and not live.broken:
+                asked, live.steps.to_ask = live.steps.to_ask, {}
+                for command in asked.values():
+                    self._ask(live, command, live.steps.options(command).queue)
+                if live.is_idle():
+                    self._live_runs.waits(live)
+
+    def _ask(self, live: LiveRun, command: co.ScheduleStep, queue: str) -> None:
+        attempt = self._describe(live, command, 0)
+        if command.attempt > 1 or command.losses:
+            self._add_what_was_said(live, attempt)
+        due = self._store.now() - live.row.priority * PRIORITY_HEAD_START
+        asked = NewAttempt(
+            token=token_of(attempt, self._shared.clock.random()), cmd=command.cmd, step=command.name, number=command.attempt,
+            queue=queue, due=due, body=encode_attempt(attempt),
+        )  # fmt: skip
+        live.change.attempts.append(asked)
+        live.steps.elsewhere[command.cmd] = AttemptRow(
+            token=asked.token, run_no=live.row.no, cmd=asked.cmd, step=asked.step, number=asked.number, queue=queue,
+            due=due,
+        )  # fmt: skip
+
+    def _add_what_was_said(self, live: LiveRun, attempt: Attempt) -> None:
+        """The checkpoint of an earlier attempt elsewhere, which nobody here has heard of, and a number that tells items of
+        this execution from those of any other: one that was lost used up no attempt, but may have streamed."""
+        try:
+            attempt.checkpoint = self._store.attributes(live.row.id, "checkpoint").get(attempt.cmd)
+            streamed = self._store.streamed(live.row.id).get(attempt.cmd, 0)
+        except StoreError as error:
+            logger.warning("what run %s has kept could not be read: %s", live.row.id, error)
+            return
+        to_come = [number for cmd, number, _, _ in live.change.streamed if cmd == attempt.cmd]
+        attempt.streams_as = max(attempt.number, max([streamed, *to_come]) + 1)
+
+    # -- after the commit
+
+    def hand_over(self, touched: dict[int, LiveRun], begins: bool) -> None:
+        """Act on what is committed: cancel what is not wanted any more, let go of runs that have left, and hand over what is
+        to be executed, if anything still `begins` here."""
+        attempts: list[Attempt] = []
+        for live in touched.values():
+            if live.steps.to_cancel:
+                for attempt in live.steps.to_cancel:
+                    self._inflight.pop(attempt.token)
+                    self._executor.cancel(attempt.token)
+                live.steps.to_cancel.clear()
+            if live.state.released:
+                if not live.change:  # else it was set aside just now, which is still to be committed
+                    self._live_runs.forget(live)
+            elif live.steps.to_schedule and begins:
+                scheduled, live.steps.to_schedule = live.steps.to_schedule, {}
+                for command in scheduled.values():
+                    if not live.state.released:
+                        attempts += self._attempt(live, command)
+        if attempts:
+            self._inflight.add(attempts, self._shared.clock.monotonic() + self._settings.started_after)
+            if self._shared.reporter.is_on:
+                self._shared.reporter.handed_over(attempts, self._store.now())
+            failpoints.hit("engine.before_hand_over")
+            self._executor.submit(attempts)
+            failpoints.hit("engine.after_hand_over")
+
+    def _attempt(self, live: LiveRun, command: co.ScheduleStep) -> list[Attempt]:
+        """What to give to the executor: nothing if this worker's code lacks the step."""
+        try:
+            attempt = self._describe(live, command, self._inflight.next_token())
+        except UnknownNameError as error:
+            live.cannot_schedule(self._store.now(), error)
+            self._live_runs.make_ready(live)
+            return []
+        attempt.checkpoint = self._checkpoint(live, command)
+        live.steps.inflight[command.cmd] = attempt
+        return [attempt]
+
+    def _describe(self, live: LiveRun, command: co.ScheduleStep, token: int) -> Attempt:
+        row, options = live.row, live.steps.options(command)
+        return Attempt(
+            token=token, run_no=row.no, run_id=row.id, app=row.app, workflow=row.workflow,
+            root_id=row.root_id or row.id, parent_id=row.parent_id, correlation=correlation_of(row),
+            quiet=live.options.quiet, headers=live.options.headers, cmd=command.cmd, step=command.name,
+            args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
+            idempotency_key=live.idempotency_key(command),
+            timeout=options.timeout, stall_timeout=options.stall_timeout,
+            pool="process" if self._shared.me.isolates and live.steps.is_suspect(command) else options.pool,
+            company=live.steps.suspicion.company(command.cmd) if options.pool != "process" else 0,
+            data=command.data, at_most_once=options.at_most_once, trace=live.options.trace,
+        )  # fmt: skip
+
+    def _checkpoint(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
+        """What an earlier attempt of the step has kept; it may have been on another worker."""
+        if live.steps.checkpoints is None:
+            if not live.opening.resumed:
+                return None
+            try:
+                live.steps.checkpoints = self._store.attributes(live.row.id, "checkpoint")
+            except StoreError as error:
+                logger.warning("checkpoints of run %s could not be read: %s", live.row.id, error)
+                return None
+        return live.steps.checkpoints.get(command.cmd)
+
+    # -- what comes back
+
+    def take_outcome(self, outcome: Outcome) -> None:
+        attempt = self._inflight.pop(outcome.attempt.token)
+        if attempt is None:
+            return
+        live = self._live_runs.by_no.get(attempt.run_no)
+        if live is not None and live.steps.inflight.get(attempt.cmd) is attempt:
+            live.deliveries.append(outcome)
+            self._live_runs.make_ready(live)
+            return
+        self._inflight.forget_left_behind(attempt)
+        if not outcome.cancelled and not outcome.lost:
+            self._outbox.post(outcome)
+
+    def take_kept(self) -> None:
+        """Outcomes that could not be posted: their runs may be here again meanwhile."""
+        for outcome in self._outbox.take_kept():
+            self.take_outcome(outcome)
+
+    def take_report(self, report: Report) -> None:
+        attempt = report.attempt
+        live = self._live_runs.by_no.get(attempt.run_no)
+        if live is None or live.steps.inflight.get(attempt.cmd) is not attempt:
+            if report.kind == "stream" and attempt in self._inflight:  # its run was let go meanwhile
+                item = stream_message(attempt, self._store.now(), report.value)
+                self._backoff.ask("keeping what a step says", lambda: self._announcer.post(item))
+            return
+        if report.kind == "stream" and live.state.inbox.messages("stream"):
+            # Said while its run was away, they come first: this one waits behind them.
+            item = stream_message(attempt, self._store.now(), report.value)
+            live.deliveries.append(InboxRow(0, attempt.run_no, item.kind, item.body))
+        elif report.kind == "stream":
+            number = self._streams_as(live, attempt)
+            live.change.streamed.append((attempt.cmd, number, self._store.now(), report.value))
+        else:
+            live.steps.report(report.kind, attempt.cmd, report.value)
+            if report.kind == "progress" and self._shared.reporter.is_on:
+                began = self._executor.started_at(attempt.token) or self._store.now()
+                self._shared.reporter.progressed(attempt, began, report.value)
+        self._live_runs.make_ready(live)
+
+    def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:
+        """The number that tells items of this execution from those of any other. An execution that was cut short, by a
+        lost worker or one that was stopped, used up no attempt but may have streamed."""
+        if not attempt.streams_as:
+            if live.steps.streamed is None:
+                try:
+                    live.steps.streamed = self._store.streamed(live.row.id)
+                except StoreError as error:
+                    logger.warning("what run %s has streamed could not be read: %s", live.row.id, error)
+                    return attempt.number
+            attempt.streams_as = max(attempt.number, live.steps.streamed.get(attempt.cmd, 0) + 1)
+            live.steps.streamed[attempt.cmd] = attempt.streams_as
+        return attempt.streams_as
+
+    def show_started(self, mono: float) -> None:
+        """Steps that take their time are shown as started."""
+        waiting = []
+        for attempt in self._inflight.to_look_at(mono):
+            live = self._live_runs.by_no.get(attempt.run_no)
+            if live is None or live.steps.inflight.get(attempt.cmd) is not attempt or live.state.released:
+                continue
+            began = self._executor.started_at(attempt.token)
+            if began is None:
+                waiting.append(attempt)
+                continue
+            live.note_started(attempt.cmd, began)
+            if live.state.shown == Status.WAITING:
+                live.state.show_status("")
+            self._live_runs.touched[attempt.run_no] = live
+        self._inflight.look_again(waiting, mono + self._settings.started_after)

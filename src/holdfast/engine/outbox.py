@@ -1,0 +1,42 @@
+"""Outcomes of steps whose runs are no longer here."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.engine.agenda import Agenda
+from holdfast.engine.announcer import Announcer
+from holdfast.engine.identity import Identity
+from holdfast.engine.inflight import InFlight
+from holdfast.engine.records import outcome_message
+from holdfast.errors import StoreError
+from holdfast.ports import Clock, Outcome
+
+logger = logging.getLogger("holdfast.engine")
+AGAIN = 1.0
+"""Seconds until an outcome that could not be posted is posted again."""
+
+
+class Outbox:
+    """They are posted to whoever owns their runs now, and kept until the store takes them."""
+
+    def __init__(self, announcer: Announcer, me: Identity, inflight: InFlight, agenda: Agenda, clock: Clock) -> None:
+        self._announcer = announcer
+        self._me = me
+        self._inflight = inflight
+        self._agenda = agenda
+        self._clock = clock
+        self._kept: list[Outcome] = []
+
+    def post(self, outcome: Outcome) -> None:
+        try:
+            self._announcer.post(outcome_message(outcome.attempt.run_id, outcome, self._me.worker))
+        except StoreError as error:
+            logger.warning("outcome of step %r is kept until the store answers: %s", outcome.attempt.step, error)
+            self._inflight.put_back(outcome.attempt)
+            self._kept.append(outcome)
+            self._agenda.set("kept outcomes", self._clock.monotonic() + AGAIN)
+
+    def take_kept(self) -> list[Outcome]:
+        kept, self._kept = self._kept, []
+        return kept
