@@ -199,7 +199,9 @@ def test_what_is_redacted_leaves_the_monitor_nowhere(shop: App) -> None:
     cmd = shop.get_run("h").steps[0].cmd
     with client_of(monitor(shop, token=TOKEN, redact=redact), authorization=f"Bearer {TOKEN}") as client:
         for path in (
+            "runs",
             "run?id=h",
+            "run/values?id=h",
             "run/events?id=h",
             "run/event?id=h&seq=1",
             "run/stream?id=h",
@@ -209,6 +211,11 @@ def test_what_is_redacted_leaves_the_monitor_nowhere(shop: App) -> None:
             assert answer.status_code == 200
             assert "4111" not in answer.text, path
         assert client.get("/api/run?id=h").json()["result"] == {"card": "hidden", "name": "ann"}
+    by_name = monitor(shop, token=TOKEN, redact=lambda name, value: "hidden" if name == "card" else value)
+    with client_of(by_name, authorization=f"Bearer {TOKEN}") as client:
+        listed = {run["id"]: run["data"] for run in client.get("/api/runs").json()["runs"]}
+        assert listed == {"h": {"card": "hidden"}, run.id: {}}
+        assert client.get("/api/run?id=h").json()["data"] == {"card": "hidden"}
 
 
 def test_each_role_may_do_what_it_may(shop: App) -> None:

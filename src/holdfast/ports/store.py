@@ -114,6 +114,10 @@ class RunQueries(Database, Protocol):
     def data(self, run_id: str) -> dict[str, bytes]:
         """What the run has published of its data."""
 
+    def data_of(self, numbers: Sequence[int], most: int) -> dict[int, dict[str, bytes]]:
+        """The same for the runs of these numbers, without values of more than `most` bytes. Runs that have published
+        nothing are left out."""
+
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         """What is kept beside the run's history under `key`, by value."""
 

@@ -210,6 +210,9 @@ SELECT value, body FROM attributes WHERE run = :no AND key = :key;
 -- name: data
 SELECT key, body FROM attributes WHERE run = :no AND key LIKE 'data.%' ORDER BY key;
 
+-- name: data_of
+SELECT run, key, body FROM attributes WHERE run {numbered nos} AND key LIKE 'data.%' AND length(body) <= :most ORDER BY run, key;
+
 -- name: append_stream
 INSERT INTO streams (run, number, cmd, attempt, ts, item)
 SELECT :run, coalesce(max(number), 0) + 1, :cmd, :attempt, :ts, :item FROM streams WHERE run = :run;

@@ -59,6 +59,8 @@ class RunContract(Arranged):
         assert (row.owner, row.attempt, row.losses, row.base_seq) == (None, 1, 0, 1)
         assert store.payloads("r") == [b'{"seq":1}', b'{"seq":2}']
         assert store.data("r") == {"customer": b"42"}
+        assert store.data_of([row.no, row.no + 1], 2) == {row.no: {"customer": b"42"}}
+        assert store.data_of([row.no], 1) == {}
 
     def test_an_id_that_is_taken_stays_as_it_is(self, store: Store) -> None:
         store.create(self.new())
