@@ -17,11 +17,11 @@ from msgspec import Raw
 
 from holdfast.core import commands as co
 from holdfast.core import events as ev
+from holdfast.core.calls import Calls
 from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.loop import Task, WorkflowLoop
 from holdfast.core.matching import Ledger
 from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep, Recorded
-from holdfast.core.requests import Requests
 from holdfast.core.reuse import EarlierOutcomes
 from holdfast.core.source_lines import task_lines
 from holdfast.errors import (
@@ -54,7 +54,7 @@ def _nothing(context: dict[str, Any]) -> None:
     """Nobody hears of a run that has left."""
 
 
-class Execution(Requests):
+class Execution(Calls):
     """The workflow's function, brought to where its history ends, and ready for the next event."""
 
     # -- replay
