@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import redis_server
 from postgres_server import Missing, shared_server
@@ -19,6 +20,25 @@ _numbers = itertools.count(1)
 # Tests start hundreds of processes. Where no bytecode may be written, each would compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+# The same examples each time, however slow the machine is. Others: HOLDFAST_EXAMPLES=1000.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
+
+MADE_ONCE = {"browser", "many", "stream", "undisturbed"}
+"""Fixtures of modules that take long."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of a module that share what takes long to make are left to one process."""
+    for item in items:
+        shared = MADE_ONCE.intersection(getattr(item, "fixturenames", ()))
+        if shared and not any(item.iter_markers("torture")) and not any(item.iter_markers("xdist_group")):
+            item.add_marker(pytest.mark.xdist_group(f"{min(shared)} of {item.path.stem}"))
 
 
 def pytest_collection_finish() -> None:

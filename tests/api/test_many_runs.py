@@ -35,10 +35,10 @@ def test_thousands_of_runs_are_started_in_a_moment(app: App) -> None:
     async def nothing(number: int) -> int:
         return number
 
-    runs = nothing.start_many(range(5_000))
-    assert app.count() == app.count(workflow="nothing", status="PENDING") == 5_000
+    runs = nothing.start_many(range(2_000))
+    assert app.count() == app.count(workflow="nothing", status="PENDING") == 2_000
     with app.worker():
-        assert runs[4_999].result(timeout=60) == 4_999
+        assert runs[1_999].result(timeout=60) == 1_999
 
 
 def test_either_all_are_started_or_none(app: App) -> None:

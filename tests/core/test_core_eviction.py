@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,10 @@ ran: list[str] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def only_what_these_tests_make_is_collected() -> Iterator[None]:
+def only_what_these_tests_make_is_collected() -> None:
     """What is in the process already is much, and looking at it each time takes most of the time."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ import random
 import re
 import weakref
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import greenlet
@@ -40,12 +39,10 @@ DISTURBED: dict[str, Any] = {"hooks": ("a",), "cancel": True, "notes": True}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def only_what_these_tests_make_is_collected() -> Iterator[None]:
+def only_what_these_tests_make_is_collected() -> None:
     """What is in the process already is much, and looking at it each time takes most of the time."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @laws
@@ -128,16 +125,6 @@ def test_what_the_code_says_is_heard_once_wherever_it_crashes(workflow: str, op:
     assert shaken.said == calm.said
 
 
-@pytest.fixture(scope="module")
-def _small_heap() -> Iterator[None]:
-    """Let the collector look only at what a test makes: it is called thousands of times."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("_small_heap")
 @laws
 @given(workflows, some_program, seeds)
 def test_an_eviction_at_any_point_asks_for_nothing_and_leaves_nothing(workflow: str, op: Any, seed: int) -> None:
@@ -163,7 +150,6 @@ def test_an_eviction_at_any_point_asks_for_nothing_and_leaves_nothing(workflow: 
     assert [each() for each in left if each() is not None] == []
 
 
-@pytest.mark.usefixtures("_small_heap")
 def test_greenlets_are_given_back_after_every_program() -> None:
     counts = []
 

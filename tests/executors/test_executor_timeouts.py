@@ -8,7 +8,7 @@ from pathlib import Path
 
 import executor_steps
 import pytest
-from executor_bench import is_running, open_bench
+from executor_bench import Bench, is_running, open_bench
 
 from holdfast.errors import StepTimeoutError
 from holdfast.executors import loops
@@ -36,14 +36,32 @@ STUBBORN = [
 ]
 
 
-@pytest.mark.parametrize(("step", "pool"), STUBBORN)
-def test_a_timeout_ends_its_attempt_while_the_code_goes_on(tmp_path: Path, step: str, pool: str) -> None:
-    with open_bench(tmp_path) as bench:
-        gate = bench.gate()
-        outcome = bench.outcome(bench.submit(step, gate.path, pool=pool, timeout=2))
-        assert isinstance(outcome.error, StepTimeoutError)
+def in_pool(wanted: str) -> list[str]:
+    return [step for step, pool in STUBBORN if pool == wanted]
+
+
+def end_by_timeout(bench: Bench, steps: list[str], pool: str, timeout: float) -> None:
+    gates = [bench.gate() for _ in steps]
+    tokens = [
+        bench.submit(step, gate.path, pool=pool, timeout=timeout) for step, gate in zip(steps, gates, strict=True)
+    ]
+    for step, gate, token in zip(steps, gates, tokens, strict=True):
+        outcome = bench.outcome(token)
+        assert isinstance(outcome.error, StepTimeoutError), step
         assert outcome.encoded_error is not None
-        assert gate.began(), "it is the timeout of code that executes"
+        assert gate.began(), f"{step}: it is the timeout of code that executes"
+
+
+@pytest.mark.parametrize("step", in_pool("thread"))
+def test_a_timeout_ends_its_attempt_while_the_code_goes_on(tmp_path: Path, step: str) -> None:
+    with open_bench(tmp_path) as bench:
+        end_by_timeout(bench, [step], "thread", 0.7)
+
+
+def test_timeouts_end_attempts_in_processes_while_their_code_goes_on(tmp_path: Path) -> None:
+    steps = in_pool("process")
+    with open_bench(tmp_path, processes=len(steps)) as bench:
+        end_by_timeout(bench, steps, "process", 4)
 
 
 @pytest.mark.parametrize("step", ["swallows", "cleans_up_slowly", "blocks", "blocks_in_a_task"])
@@ -121,7 +139,7 @@ def test_async_steps_leave_a_blocked_loop_for_a_fresh_one_and_who_blocks_it_is_t
 def test_a_step_without_a_timeout_that_blocks_the_loop_for_long_is_left_alone_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loops, "PATIENCE", 0.1)
+    monkeypatch.setattr(loops, "ANSWERS_WITHIN", 0.1)
     monkeypatch.setattr(loops, "LONGEST_BLOCK", 0.5)
     with open_bench(tmp_path) as bench:
         gate = bench.gate()
@@ -166,7 +184,7 @@ def test_a_loop_that_many_steps_keep_busy_is_not_taken_for_blocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each piece of work is short, and a round of them takes longer than a step may block."""
-    monkeypatch.setattr(loops, "PATIENCE", 0.1)
+    monkeypatch.setattr(loops, "ANSWERS_WITHIN", 0.1)
     monkeypatch.setattr(loops, "LONGEST_BLOCK", 0.5)
     monkeypatch.setattr(loops, "LOOK", 0.05)
     with open_bench(tmp_path) as bench, caplog.at_level(logging.ERROR, "holdfast.executor"):

@@ -43,8 +43,7 @@ def test_workers_that_share_the_ticks_start_one_run_for_each(world: World) -> No
         assert world.stop(worker) == 0
 
 
-@pytest.mark.parametrize("nth", [1, 2, 5])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("when", "nth"), [("before", 1), ("before", 5), ("after", 2)])
 def test_workers_killed_at_a_tick_miss_none_and_start_none_twice(world: World, when: str, nth: int) -> None:
     world.app.schedules.put(Schedule(every(TICK), name="often", missed="all", overlap="allow"), effects.sequence, 1)
     victims = [world.engine(SETTINGS, f"schedule.{when}_commit:{nth + n}") for n in range(2)]

@@ -51,8 +51,13 @@ def test_a_worker_ends_after_its_grace_whatever_its_steps_do(world: World, step:
     assert (row.owner, row.losses) == (None, 0), "it was handed over in good order"
 
 
-@pytest.mark.parametrize("step", ["blocks_loop", "swallows", "blocks_thread", "leaves_a_thread", "computes_in_process"])
-@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("step", "second"),
+    [
+        ("blocks_loop", signal.SIGTERM), ("blocks_loop", signal.SIGINT), ("swallows", signal.SIGTERM),
+        ("blocks_thread", signal.SIGINT), ("leaves_a_thread", signal.SIGTERM), ("computes_in_process", signal.SIGINT),
+    ],
+)  # fmt: skip
 def test_a_second_signal_ends_a_worker_whatever_its_steps_do(world: World, step: str, second: signal.Signals) -> None:
     worker = start_worker(world, "--grace", "600")
     stubborn.app.start(step)
@@ -139,10 +144,11 @@ def test_what_a_killed_worker_has_started_ends_with_it(world: World, step: str) 
 
 
 def test_a_process_for_steps_that_comes_up_while_its_worker_is_killed_says_nothing(world: World) -> None:
-    worker = start_worker(world, STUBBORN_SLOW_IMPORT=str(os.getpid()))
+    worker = start_worker(world, STUBBORN_SLOW_IMPORT="1")
     stubborn.app.start("quick_in_process")
     mark = world.folder / "gate-importing"
     pid = int(world.until(lambda: mark.exists() and mark.read_text(), what="a process that imports the app"))
+    assert pid != worker.pid
     world.kill(worker)
     world.until(lambda: not is_running(pid), 10, "its end")
     time.sleep(0.1)

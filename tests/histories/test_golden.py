@@ -50,7 +50,11 @@ def test_each_golden_history_has_its_workflow_and_each_workflow_its_history() ->
 # -- other Pythons
 
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
-OTHERS = [version for version in SUPPORTED if version != f"{sys.version_info.major}.{sys.version_info.minor}"]
+OTHERS = [
+    pytest.param(version, marks=pytest.mark.xdist_group(f"python {version}"))  # whose environment is made once
+    for version in SUPPORTED
+    if version != f"{sys.version_info.major}.{sys.version_info.minor}"
+]
 
 
 def find_python(version: str) -> str | None:
@@ -79,17 +83,10 @@ def environment_of(version: str) -> Path:
         r'"([^"]+)"', (ROOT / "pyproject.toml").read_text().split("\ndependencies = ")[1].split("\n")[0]
     )
     if not stamp.exists() or stamp.read_text().split() != requirements:
-        subprocess.run([python, "-m", "venv", "--clear", str(place)], check=True, capture_output=True)
-        pip = [
-            str(place / "bin/python"),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            *requirements,
-        ]
-        done = subprocess.run(pip, capture_output=True, text=True, check=False)
+        made = [python, "-m", "venv", "--clear", "--without-pip", str(place)]
+        subprocess.run(made, check=True, capture_output=True)
+        pip = [sys.executable, "-m", "pip", "--python", str(place / "bin/python"), "--disable-pip-version-check"]
+        done = subprocess.run([*pip, "install", "--quiet", *requirements], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             pytest.skip(f"Python {version}: can't install {' '.join(requirements)}: {done.stderr[-300:]}")
         stamp.write_text("\n".join(requirements))

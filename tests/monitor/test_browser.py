@@ -147,21 +147,8 @@ def test_a_page_with_nothing_to_show_says_what_would_be_there(browser: Browser, 
     done(page)
 
 
-def test_nothing_is_wider_than_a_small_screen(browser: Browser, url: str) -> None:
-    total.options(id="good").start(1).result(timeout=20)
-    fails.options(id="bad").start("x").result(timeout=20, propagate=False)
-    asks.options(id="a").start("ann")
-    page = open_page(browser, url, viewport={"width": 360, "height": 720})
-    for path in PLACES:
-        page.goto(f"{url}/{path}")
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-        expect(page.locator(".loading")).to_have_count(0)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
-    done(page)
-
-
-def test_nobody_is_kept_out_by_how_a_page_is_made(browser: Browser, url: str) -> None:
-    """What axe finds: names of controls, roles, contrast, in both themes."""
+def test_nobody_is_kept_out_by_how_a_page_is_made_nor_by_a_small_screen(browser: Browser, url: str) -> None:
+    """What axe finds: names of controls, roles, contrast, in both themes. And what is wider than a small screen."""
     total.options(id="good").start(1).result(timeout=20)
     fails.options(id="bad").start("x").result(timeout=20, propagate=False)
     asks.options(id="a").start("ann")
@@ -170,12 +157,15 @@ def test_nobody_is_kept_out_by_how_a_page_is_made(browser: Browser, url: str) ->
     for theme, places in (("light", PLACES), ("dark", ["workflows/runs", "workflows/runs/bad", "failures"])):
         page = open_page(browser, url, color_scheme=theme, bypass_csp=True, reduced_motion="reduce")
         for path in places:
+            page.set_viewport_size({"width": 1280, "height": 720})
             page.goto(f"{url}/{path}")
             expect(page.get_by_role("heading", level=1)).to_be_visible()
             expect(page.locator(".loading")).to_have_count(0)
             page.evaluate(axe)
             found = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in page.evaluate(ask)]
             assert found == [], f"{path}, {theme}"
+            page.set_viewport_size({"width": 360, "height": 720})
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
         done(page)
 
 

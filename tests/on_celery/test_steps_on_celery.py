@@ -15,6 +15,8 @@ from holdfast.executors.celery.broker import Broker, Parcel
 from holdfast.executors.celery.events import CeleryTransport
 from holdfast.telemetry import ClusterState, EventReceiver
 
+pytestmark = pytest.mark.xdist_group("shop on celery")
+
 
 def test_a_workflow_goes_through_steps_in_the_pool(shop: Shop) -> None:
     assert shop.start("five", 10).result(timeout=60) == 60

@@ -38,11 +38,9 @@ def histories(world: World) -> list[bytes]:
 
 
 def test_the_same_seed_is_the_same_world() -> None:
-    for seed in (SEED, SEED + 1, SEED + 2):
-        once, again = simulate(seed), simulate(seed)
-        assert once.trace == again.trace
-        assert histories(once) == histories(again)
-    assert simulate(SEED).trace != simulate(SEED + 1).trace
+    once, again = simulate(SEED), simulate(SEED)
+    assert once.trace == again.trace != simulate(SEED + 1).trace
+    assert histories(once) == histories(again)
 
 
 def test_all_of_the_store_that_asks_a_database_can_fail() -> None:
@@ -54,7 +52,24 @@ def test_programs_are_of_all_kinds_and_some_have_to_fail() -> None:
     generator = Generator(Random(1))
     programs = [generator.program()[0] for _ in range(300)]
     text = str(programs)
-    for kind in ("once", "seq", "gather", "fan", "race", "timeout", "try", "sleep", "hook", "data", "child", "saga"):
+    for kind in (
+        "hasty",
+        "stream",
+        "emit",
+        "event",
+        "once",
+        "seq",
+        "gather",
+        "fan",
+        "race",
+        "timeout",
+        "try",
+        "sleep",
+        "hook",
+        "data",
+        "child",
+        "saga",
+    ):
         assert f"['{kind}'" in text
     failing = 0
     for op in programs:

@@ -218,12 +218,12 @@ def test_what_is_refused_because_of_others_is_tried_again_as_it_is(
 
 
 def test_what_is_certainly_not_done_says_so(
-    store: PostgresStore, other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    open_store: Callable[..., PostgresStore], other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    no = owned(store)
     monkeypatch.setattr(postgres, "PAUSES", (0.001,))
-    with store.read() as db:
-        db.execute("SET lock_timeout = '50ms'")
+    monkeypatch.setattr(postgres_connections, "PATIENCE", 0.05)
+    store = open_store()
+    no = owned(store)
     other.execute("BEGIN")
     other.execute("SELECT 1 FROM runs FOR UPDATE")
     with pytest.raises(StoreBusyError):
@@ -280,11 +280,11 @@ def test_a_restart_of_the_server_lets_nobody_declare_anybody_dead() -> None:
             register(two, "w2")
             for mode in ("fast", "immediate"):
                 server.restart(mode)
-                assert _reached(lambda: two.bury("w2")) == []
+                assert _reached(lambda: two.declare_dead("w2")) == []
                 assert [worker.id for worker in two.workers()] == ["w1", "w2"]
             assert one.beat("w1", LEASE), "which takes the lock again"
             two._judge_after = 0
-            assert two.bury("w2", by_lease=False) == []
+            assert two.declare_dead("w2", by_lease=False) == []
 
 
 def test_a_crash_of_the_server_counts_as_a_restart(open_store: Callable[..., PostgresStore]) -> None:
@@ -297,7 +297,7 @@ def test_a_crash_of_the_server_counts_as_a_restart(open_store: Callable[..., Pos
             with closing(two.connect()) as connection:
                 os.kill(connection.info.backend_pid, 9)
             _reached(lambda: two.runs(RunQuery()))
-            assert _reached(lambda: two.bury("w2")) == []
+            assert _reached(lambda: two.declare_dead("w2")) == []
             with two.read() as db:
                 (up, held) = db.execute(two._q["life_locks"]).fetchone()
             assert up < 5
@@ -322,8 +322,8 @@ def test_a_worker_of_another_schema_is_another_worker(
     register(one, "w1")
     register(two, "w1")
     register(two, "w2")
-    two.let_go("w1")
-    assert two.bury("w2", by_lease=False) == ["w1"]
+    two.release_lock("w1")
+    assert two.declare_dead("w2", by_lease=False) == ["w1"]
 
 
 def test_behind_a_pooler_of_transactions_the_lease_tells_who_is_dead(
@@ -337,13 +337,13 @@ def test_behind_a_pooler_of_transactions_the_lease_tells_who_is_dead(
     with two.read() as db:
         _, held = db.execute(two._q["life_locks"]).fetchone()
     assert not {one._key("w1"), two._key("w2")} & set(held)
-    one.let_go("w1")
-    assert two.bury("w2") == []
+    one.release_lock("w1")
+    assert two.declare_dead("w2") == []
     assert one.beat("w1", LEASE)
     with closing(two.connect()) as connection:
         assert connection.prepare_threshold is None
         connection.execute(f"UPDATE {two.schema}.workers SET lease_until = 0 WHERE id = 'w1'")
-    assert two.bury("w2") == ["w1"]
+    assert two.declare_dead("w2") == ["w1"]
     assert [claimed.row.id for claimed in two.commit("w2", [], 10, ["ship"]).claimed] == ["r"]
 
 
@@ -402,7 +402,7 @@ def test_a_wrong_option_is_refused(postgres_server: str, option: str) -> None:
 def test_a_pool_that_is_empty_is_a_busy_store(
     open_store: Callable[..., PostgresStore], postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_connections, "PATIENCE", 0.2)
+    monkeypatch.setattr(postgres_connections, "LONGEST_WAIT", 0.2)
     store = open_store(f"{postgres_url}&pool=2")
     with store.read(), store.read():
         with pytest.raises(StoreBusyError, match=r"raise \?pool="):

@@ -26,6 +26,8 @@ class CountsConflicts(PostgresStore):
 
 
 class TestPostgresRaces(RaceContract):
+    one_in = 4
+
     @pytest.fixture
     def stores(self, postgres_url: str) -> Iterator[tuple[Any, Any]]:
         stores = tuple(
@@ -37,6 +39,11 @@ class TestPostgresRaces(RaceContract):
 
     def conflicts(self, stores: tuple[Any, Any]) -> int:
         return sum(store.conflicts for store in stores)
+
+
+@pytest.mark.torture
+class TestAllPostgresRaces(TestPostgresRaces):
+    one_in = 1
 
 
 class TestSqliteRaces(RaceContract):

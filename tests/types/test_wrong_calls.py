@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from mypy import api as mypy
 
 HERE = Path(__file__).parent
@@ -13,21 +12,16 @@ PYPROJECT = HERE.parents[1] / "pyproject.toml"
 IGNORE = "# mypy: ignore-errors"
 
 
-def errors_in(file: Path, cache: Path) -> set[tuple[int, str]]:
-    """Line and code of each error."""
-    out, problems, _ = mypy.run(["--config-file", str(PYPROJECT), "--cache-dir", str(cache), str(file)])
+def errors_in(*files: Path, cache: Path) -> list[set[tuple[int, str]]]:
+    """Line and code of each error in each file."""
+    out, problems, _ = mypy.run(["--config-file", str(PYPROJECT), "--cache-dir", str(cache), *map(str, files)])
     assert not problems, problems
-    found = re.findall(rf"^{re.escape(str(file))}:(\d+): error: .*\[([\w-]+)\]$", out, re.MULTILINE)
-    assert len(found) == out.count(": error: "), out
-    return {(int(line), code) for line, code in found}
+    found = [re.findall(rf"^{re.escape(str(file))}:(\d+): error: .*\[([\w-]+)\]$", out, re.MULTILINE) for file in files]
+    assert sum(map(len, found)) == out.count(": error: "), out
+    return [{(int(line), code) for line, code in each} for each in found]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mypy_cache")
-
-
-def test_each_wrong_call_is_refused_and_nothing_else(tmp_path: Path, cache: Path) -> None:
+def test_each_wrong_call_is_refused_and_exact_types_are_kept(tmp_path: Path) -> None:
     text = (HERE / "wrong_calls.py").read_text()
     assert text.startswith(IGNORE)
     marked = {
@@ -38,8 +32,4 @@ def test_each_wrong_call_is_refused_and_nothing_else(tmp_path: Path, cache: Path
     assert len(marked) > 50
     copy = tmp_path / "wrong_calls.py"
     copy.write_text(text.replace(IGNORE, "", 1))
-    assert errors_in(copy, cache) == marked
-
-
-def test_exact_types_are_kept(cache: Path) -> None:
-    assert errors_in(HERE / "exact_types.py", cache) == set()
+    assert errors_in(copy, HERE / "exact_types.py", cache=tmp_path / "cache") == [marked, set()]

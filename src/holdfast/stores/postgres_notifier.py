@@ -26,7 +26,7 @@ from holdfast.stores.postgres_sql import ENGINES, EXECUTORS, PROGRAMS, Note, cha
 
 logger = logging.getLogger("holdfast")
 PAYLOAD = 7_000  # the server's own limit is 8,000 bytes
-PATIENCE = 5.0
+LISTENING_WITHIN = 5.0
 LOOK = 500
 """Milliseconds until whoever hears nothing asks whether it is over."""
 OFTEN = 5
@@ -119,7 +119,7 @@ class PostgresNotifier(Notifier):
             elif self._listener is None:
                 self._listener = threading.Thread(target=self._keep_listening, name="holdfast-listen", daemon=True)
                 self._listener.start()
-        self._is_listening.wait(PATIENCE)
+        self._is_listening.wait(LISTENING_WITHIN)
 
     def _keep_listening(self) -> None:
         while not self._is_closed.is_set():
