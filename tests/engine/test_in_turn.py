@@ -153,3 +153,38 @@ def test_what_waits_behind_a_long_step_is_given_back_and_executed_elsewhere(tmp_
             may_end.set()
             assert long.result(timeout=20) == "long"
     app.close()
+
+
+def test_what_is_executed_at_most_once_is_claimed_only_when_it_can_begin(tmp_path: Path) -> None:
+    app = App("once", str(tmp_path / "once.db"))
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    @app.step(queue="gpu")
+    def takes_long() -> None:
+        has_begun.set()
+        assert may_end.wait(60)
+
+    @app.step(queue="gpu", at_most_once=True)
+    def once(i: int) -> int:
+        return i
+
+    @app.workflow
+    async def many(n: int) -> int:
+        return sum(await asyncio.gather(*[once.submit(i) for i in range(n)]))
+
+    with app.worker(), app.executor(["gpu"], concurrency=1) as executor:
+        long = takes_long.start()
+        assert has_begun.wait(20)
+        puller: Any = executor.engine
+        puller._turns._seconds, puller._away = 0.000_01, 0.05  # as if all had been short so far
+        run = many.start(5)
+        wait_until(lambda: len(app.store.attempts(run.id)) == 5, 20)
+        for _ in range(2):  # once the second turn has begun the first one has ended
+            asked = app.clock.monotonic()
+            executor.wake()
+            wait_until(lambda: puller._began > asked, 20)  # noqa: B023
+        assert [row.worker for row in app.store.attempts(run.id)] == [None] * 5
+        may_end.set()
+        assert run.result(timeout=20) == 10
+        long.result(timeout=20)
+    app.close()
