@@ -8,8 +8,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ from typing import Any
 import far_steps
 import pytest
 
+import warm_python
 from holdfast import Run
 from holdfast.core import events as ev
 from holdfast.engine import puller
@@ -39,22 +38,22 @@ class World:
         self.store = store or str(folder / "far.db")
         self.app = far_steps.app
         self.app.use_store(self.store)
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[warm_python.Process] = []
         self.ledger_path = folder / "ledger"
         self.ledger_path.touch()
 
-    def worker(self, kind: str, failpoint: str = "", **settings: Any) -> subprocess.Popen[bytes]:
+    def worker(self, kind: str, failpoint: str = "", **settings: Any) -> warm_python.Process:
         return self.process(
             [str(HERE / "far_process.py"), kind, json.dumps({**QUICK, **settings})], HOLDFAST_FAILPOINT=failpoint
         )
 
-    def process(self, args: list[str], **more: str) -> subprocess.Popen[bytes]:
+    def process(self, args: list[str], **more: str) -> warm_python.Process:
         environment = {
             **os.environ, "HOLDFAST_STORE": self.store, "FAR_LEDGER": str(self.ledger_path),
             "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", **more,
         }  # fmt: skip
         with open(self.folder / "log", "ab") as log:
-            process = subprocess.Popen([sys.executable, *args], env=environment, stdout=log, stderr=log)
+            process = warm_python.start(args, cwd=Path.cwd(), env=environment, stdout=log, stderr=log)
         self.processes.append(process)
         return process
 
