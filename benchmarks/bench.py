@@ -303,15 +303,19 @@ def sleeping(n: int) -> None:
 
 
 def looking(folder: Path, runs: int) -> None:
-    """What the monitor's server takes to find runs among many."""
-    found = lists.measure(str(folder / "lists.db"), runs)
-    pages = {name: ms for name, ms in found.items() if "page" in name}
-    for what, times in (
-        ("page of runs", pages),
-        ("count of runs", {n: ms for n, ms in found.items() if n not in pages}),
-    ):
-        slowest = max(times, key=lambda name: times[name])
-        row(f"slowest {what} among {runs:,}, of {len(times)}", times[slowest], "ms", note=slowest)
+    """What the monitor's server takes to find runs among many, and to show one that is large."""
+    with on_postgres.own_server() as server:
+        for where, url in (("", str(folder / "lists.db")), (" on PostgreSQL", server.url)):
+            found = lists.measure(url, runs)
+            pages = {name: ms for name, ms in found.items() if "page" in name}
+            for what, times in (
+                ("page of runs", pages),
+                ("count of runs", {n: ms for n, ms in found.items() if n not in pages}),
+            ):
+                slowest = max(times, key=lambda name: times[name])
+                row(f"slowest {what} among {runs:,}{where}, of {len(times)}", times[slowest], "ms", note=slowest)
+    first, again = lists.read_large_run(str(folder / "large.db"), 50_000)
+    row("a run of 50,000 steps, for its page", first, "ms", note=f"{again:.0f} ms when it is read again")
 
 
 def importing() -> None:

@@ -89,16 +89,19 @@ def draw() -> str:
          "queue of what arrives; threads for the", "heartbeat and against code that hangs")  # fmt: skip
     part(270, 216, 360, 318, "Engine: decides", "engine/engine.py", "a turn: take, deliver, commit, act")
     small = [
-        (282, 290, 166, "sources.py", "where work is"),
-        (456, 290, 162, "agenda.py", "what is due when"),
-        (282, 344, 166, "membership.py", "alive to the others?"),
-        (456, 344, 162, "inflight.py", "attempts under way"),
+        ("sources.py", "new work"),
+        ("agenda.py", "what is due"),
+        ("membership.py", "alive?"),
+        ("committer.py", "doubt"),
+        ("live_runs.py", "ready?"),
+        ("handover.py", "attempts"),
     ]
-    for x, y, width, file, words in small:
+    for number, (file, words) in enumerate(small):
         check("engine/", file)
-        box("inner", x, y, width, 48)
-        text("file", x + 10, y + 19, file)
-        text("", x + 10, y + 38, words)
+        x, y = (282, 456)[number % 2], 288 + 36 * (number // 2)
+        box("inner", x, y, (166, 162)[number % 2], 28)
+        text("file", x + 8, y + 18, file)
+        text("", x + 14 + 7.3 * len(file), y + 18, words)
     part(282, 400, 336, 124, "Runs in memory", "engine/run.py engine/steps.py",
          "what arrives becomes events, what the", "code asks for becomes the next commit", kind="inner")  # fmt: skip
     line(294, 497, "engine/probation.py", "suspects one by one")

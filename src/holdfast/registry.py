@@ -42,7 +42,7 @@ from holdfast.core.definitions import (
     WorkflowDefinition,
     WorkflowOptions,
 )
-from holdfast.core.domain import Scalar, Subscriber, Where, check_event_name, check_where
+from holdfast.core.domain_events import Scalar, Subscriber, Where, check_event_name, check_where
 from holdfast.core.execution import Execution
 from holdfast.core.limits import BoundLimit, Key, Limit, WhenFull, bind
 from holdfast.core.registry import OWN_PREFIX, is_own

@@ -294,8 +294,8 @@ def test_a_parent_that_has_asked_is_told_when_its_child_is_deleted_before_anybod
     app.store.post(ask_child(app.codec, child.id, "watch", run.id, "7c7"))
     child.delete()
     with app.store.read() as db:  # type: ignore[attr-defined]
-        letters = [body for (body,) in db.execute("SELECT body FROM inbox WHERE kind = 'child'")]
-    assert [msgspec.json.decode(letter)["cmd"] for letter in letters] == ["7c7"]
+        messages = [body for (body,) in db.execute("SELECT body FROM inbox WHERE kind = 'child'")]
+    assert [msgspec.json.decode(message)["cmd"] for message in messages] == ["7c7"]
 
 
 def test_a_parent_that_lets_go_of_its_child_cancels_no_stranger_of_its_id(app: App) -> None:

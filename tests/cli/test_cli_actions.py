@@ -105,6 +105,8 @@ def test_fork_goes_on_from_an_event_with_another_result(cli: Cli) -> None:
     cli.wait_for("t2", "SUCCESS")
     shown = cli("runs", "show", "t2", "--json").json
     assert (shown["result"], shown["forked_from"]) == (42, "t1")
+    forks = [child for child in cli("runs", "tree", "t1", "--json").json["children"] if child.get("is_fork")]
+    assert [(fork["run_id"], fork["state"]) for fork in forks] == [("t2", "SUCCESS")]
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,15 @@ def tree() -> TreeNode:
     return TreeNode("fulfil", "RUNNING", run_id="o1", started_at=0, children=[*steps, child])
 
 
-def test_what_is_done_is_folded_where_there_is_no_room() -> None:
+def test_fans_that_are_done_are_folded_and_all_that_is_done_where_there_is_no_room() -> None:
     assert len(Painter(2 * SECOND).paint(tree())) == 35
-    assert text(Painter(2 * SECOND, height=10).paint(tree())) == [
+    assert text(Painter(2 * SECOND, height=100).paint(tree()))[:4] == [
+        "● fulfil  o1  RUNNING  2.0s",
+        "├─ ✓ charge  SUCCESS  attempt 2  1.0s",
+        "├─ ✓ 30 done: pack × 30",
+        "├─ ↻ notify  RETRY  2.0s  retry 12:00:00 (in 3.0s); OSError: gone",
+    ]
+    assert text(Painter(2 * SECOND, height=5).paint(tree())) == [
         "● fulfil  o1  RUNNING  2.0s",
         "├─ ✓ 31 done: pack × 30, charge",
         "├─ ↻ notify  RETRY  2.0s  retry 12:00:00 (in 3.0s); OSError: gone",

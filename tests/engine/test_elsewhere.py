@@ -63,7 +63,7 @@ class Elsewhere:
 
     def vanish(self) -> None:
         """As if its process had died."""
-        self.store.let_go(self.worker)
+        self.store.release_lock(self.worker)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -185,7 +185,7 @@ def test_whoever_takes_a_run_over_does_not_ask_for_its_steps_again(app: App, tra
     first, second = there.claim(2)
     before = {row.token for row in app.store.attempts(run.id)}
     there.end(first, app.codec, 1)  # nobody has read it yet
-    engine.store.let_go(engine.worker_id)  # as if it had died
+    engine.store.release_lock(engine.worker_id)  # as if it had died
     with app.worker(settings=QUICK):
         wait_until(lambda: run.steps and run.steps[0].state == "SUCCESS", 20)
         assert {row.token for row in app.store.attempts(run.id)} == before - {first}

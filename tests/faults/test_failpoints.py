@@ -15,6 +15,8 @@ import effects
 import pytest
 from world import World, open_world
 
+from holdfast.telemetry import ClusterState, EventReceiver
+
 SETTINGS = {"beat": 0.05, "sweep": 0.1, "unknown_after": 0.0, "collect_every": 0.1, "started_after": 0.05}
 CLIENT = {"create", "delete", "emit"}
 EXECUTOR = {"claim_attempts", "claim_attempt", "end_attempts", "release_attempts", "report_attempts"}
@@ -78,8 +80,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
 
 
 def test_the_scenario_passes_every_failpoint_of_a_worker(undisturbed: Undisturbed) -> None:
-    # Nothing is defined late, no clock is set back, no step has a transaction of its own, and nobody watches.
-    others = {"migrate", "learn", "reset_times", "transaction", "watch", "publish", "put_off", *CLIENT, *EXECUTOR}
+    # Nothing is defined late, no clock is set back, no step has a transaction of its own, and nobody watches: see below.
+    others = {
+        "migrate",
+        "update_worker",
+        "reset_times",
+        "transaction",
+        "watch",
+        "publish",
+        "put_off",
+        *CLIENT,
+        *EXECUTOR,
+    }
     elsewhere = {f"{name}.{when}_commit" for name in others for when in ("before", "after")}
     of_executors = {name for name in code_sites.failpoints() if name.startswith("puller.")}  # tests/remote
     assert code_sites.failpoints() - elsewhere - of_executors == set(undisturbed.hits)
@@ -102,7 +114,7 @@ def kill_at(world: World, undisturbed: Undisturbed, failpoint: str) -> bool:
     world.check_histories()
     assert world.results() == undisturbed.results
     assert world.executed() == undisturbed.executed
-    assert not world.workers(), "everybody has said goodbye or was buried"
+    assert not world.workers(), "everybody has said goodbye or was declared dead"
     return code == -signal.SIGKILL
 
 
@@ -191,3 +203,47 @@ def test_a_client_killed_while_it_deletes_a_run_leaves_all_of_it_or_nothing(worl
         assert world.app.get_run("only").result(timeout=0) == 3
     else:
         assert not world.app.runs()
+
+
+# -- those who watch
+
+LISTEN = """
+import effects
+from holdfast import failpoints
+from holdfast.telemetry import EventReceiver
+failpoints.arm_from_environment()
+EventReceiver(effects.app.telemetry).capture({}, timeout=20)
+"""
+
+
+def finished(receiver: EventReceiver, state: ClusterState, id: str) -> bool:
+    receiver.capture({"*": state.apply}, timeout=0)
+    return id in state.runs and state.runs[id].ready
+
+
+@pytest.mark.parametrize("failpoint", ["publish.before_commit:2", "publish.after_commit:2"])
+def test_a_worker_killed_while_it_tells_what_it_does_loses_nothing(world: World, failpoint: str) -> None:
+    receiver, state = EventReceiver(world.app.telemetry), ClusterState()
+    first = world.engine(SETTINGS, failpoint)
+    effects.sequence.options(id="one").start(3)
+    world.until(lambda: finished(receiver, state, "nobody") or first.poll() is not None, 20, "a worker that is killed")
+    assert first.returncode == -signal.SIGKILL, world.log()
+    second = world.engine(SETTINGS)
+    effects.sequence.options(id="two").start(3)
+    world.until(lambda: finished(receiver, state, "two"), 20, "what the second worker tells")
+    assert [effects.app.get_run(id).result(timeout=20) for id in ("one", "two")] == [3, 3]
+    assert [step.state for step in state.steps.values() if step.run_id == "two"] == ["SUCCESS"] * 3
+    world.check_histories()
+    receiver.stop()
+    world.stop(second)
+
+
+@pytest.mark.parametrize("failpoint", ["watch.before_commit:1", "watch.after_commit:1"])
+def test_a_listener_that_is_killed_keeps_nobody_from_working_or_listening(world: World, failpoint: str) -> None:
+    assert world.python("-c", LISTEN, HOLDFAST_FAILPOINT=failpoint).wait(20) == -signal.SIGKILL, world.log()
+    assert world.app.store.is_watched() == ("after" in failpoint), "until its time is over"
+    receiver, state = EventReceiver(world.app.telemetry), ClusterState()
+    with world.app.worker():
+        assert effects.sequence.options(id="one").start(3).result(timeout=20) == 3
+        world.until(lambda: finished(receiver, state, "one"), 20, "what the worker tells")
+    receiver.stop()

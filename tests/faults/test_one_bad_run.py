@@ -15,9 +15,9 @@ from world import World
 from holdfast import RunStuckError
 from holdfast.core import events as ev
 from holdfast.engine.engine import Engine
-from holdfast.engine.records import OutcomeLetter
+from holdfast.engine.records import OutcomeMessage
 from holdfast.errors import EncodeError, RunFinishedError
-from holdfast.ports import Change, Letter, Message, Topic
+from holdfast.ports import Change, InboxRow, Message, Topic
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -92,12 +92,12 @@ def test_the_outcome_of_an_earlier_run_of_the_same_id_is_nobodys(world: World) -
         row = world.app.store.get("same")
         assert row is not None
         world.until(lambda: world.ledger("wait_at_gate"))
-        letter = OutcomeLetter(
+        message = OutcomeMessage(
             run_no=row.no - 1, cmd="1s0", attempt=1, worker="zombie", started=0, result=Raw(b'"another"')
         )
-        world.app.store.post(Message(run_id="same", kind="outcome", body=msgspec.json.encode(letter)))
+        world.app.store.post(Message(run_id="same", kind="outcome", body=msgspec.json.encode(message)))
         world.app.notifier.ring(Topic.INBOX)
-        world.until(lambda: not world.app.store.letters(row.owner or world.workers()[0]))
+        world.until(lambda: not world.app.store.inbox(row.owner or world.workers()[0]))
         world.open_gate("go")
         assert run.result(timeout=20) == "go"
 
@@ -267,15 +267,15 @@ def test_a_turn_that_fails_in_a_way_nobody_thought_of_is_not_the_end(world: Worl
     failures = iter([RuntimeError("a bug"), OSError(24, "Too many open files"), KeyError("x")])
 
     def break_things(engine: Engine) -> None:
-        inbox = engine.store.letters
+        inbox = engine.env.store.inbox
 
-        def letters(worker_id: str) -> list[Letter]:
+        def messages(worker_id: str) -> list[InboxRow]:
             error = next(failures, None)
             if error is not None:
                 raise error
             return inbox(worker_id)
 
-        engine.store.letters = letters  # type: ignore[method-assign]
+        engine.env.store.inbox = messages  # type: ignore[method-assign]
 
     with running_engine(world, break_things):
         runs = [effects.sequence.start(5) for _ in range(5)]

@@ -75,7 +75,7 @@ def test_a_worker_killed_at_a_failpoint_loses_nothing(world: World, undisturbed:
 
 
 def test_the_same_failpoints_are_passed_as_on_a_file(undisturbed: Undisturbed) -> None:
-    for name in ("commit", "beat", "register", "unregister", "bury", "post", "collect", "deliver", "schedule"):
+    for name in ("commit", "beat", "register", "unregister", "declare_dead", "post", "collect", "deliver", "schedule"):
         assert name not in CLIENT
         assert {f"{name}.before_commit", f"{name}.after_commit"} <= set(undisturbed.hits)
 

@@ -188,7 +188,7 @@ class World:
         store.register(
             WorkerRow(id="dead-1", app=self.app.name, host="here", pid=1, build="1", names=[]), 3_600 * 1_000_000
         )
-        store.let_go("dead-1")
+        store.release_lock("dead-1")
 
     def check_histories(self) -> None:
         """What holds for every history, whatever happened to its workers."""

@@ -296,7 +296,7 @@ def test_a_slot_that_was_granted_without_an_answer_is_found(
 
         def fails_once(*args: Any) -> Any:
             served = serve(*args)
-            if served.letters and not failed:
+            if served.messages and not failed:
                 failed.append(args[1])
                 raise StoreUnavailableError("the answer was lost")
             return served

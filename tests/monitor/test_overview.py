@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import httpx
@@ -79,7 +80,8 @@ def test_steps_are_found_across_runs_and_each_has_its_attempts(client: httpx.Cli
     step = client.get("/api/invocation", params={"id": "t", "cmd": flaky["cmd"]}).json()
     assert [(each["number"], each["state"]) for each in step["tries"]] == [(1, "RETRY"), (2, "SUCCESS")]
     assert step["tries"][0]["error"]["message"] == "no answer"
-    assert isinstance(step["tries"][0]["pid"], int)
+    assert step["tries"][0]["pid"] == step["tries"][1]["pid"] == os.getpid()
+    assert [each["thread"].startswith("holdfast-step") for each in step["tries"]] == [True, True]
     assert client.get("/api/invocation", params={"id": "t", "cmd": "none"}).status_code == 404
 
 
@@ -112,6 +114,20 @@ def test_rows_of_a_timeline_and_long_values_are_read_by_those_who_look(client: h
     values = client.get("/api/run/values", params={"id": "long"}).json()
     assert len(values["input"]["args"][0]) == 70_000
     assert values["data"] == {"customer": 1}
+
+
+def test_a_family_has_the_forks_of_a_run(client: httpx.Client, shop: App) -> None:
+    total.options(id="t").start(1).result(timeout=20)
+    shop.get_run("t").fork(1, id="again").result(timeout=20)
+    tree = client.get("/api/run/family", params={"id": "t"}).json()["tree"]
+    assert [(node["name"], node.get("is_fork", False)) for node in tree["children"]] == [
+        ("add", False),
+        ("flaky", False),
+        ("total", True),
+    ]
+    assert tree["children"][-1]["run_id"] == "again"
+    fork = client.get("/api/run/family", params={"id": "again"}).json()["tree"]
+    assert (fork["forked_from"], len(fork["children"])) == ("t", 2)
 
 
 def test_what_caused_an_event_and_what_followed_is_told(client: httpx.Client) -> None:
@@ -183,7 +199,9 @@ def test_what_is_redacted_leaves_the_monitor_nowhere(shop: App) -> None:
     cmd = shop.get_run("h").steps[0].cmd
     with client_of(monitor(shop, token=TOKEN, redact=redact), authorization=f"Bearer {TOKEN}") as client:
         for path in (
+            "runs",
             "run?id=h",
+            "run/values?id=h",
             "run/events?id=h",
             "run/event?id=h&seq=1",
             "run/stream?id=h",
@@ -193,6 +211,11 @@ def test_what_is_redacted_leaves_the_monitor_nowhere(shop: App) -> None:
             assert answer.status_code == 200
             assert "4111" not in answer.text, path
         assert client.get("/api/run?id=h").json()["result"] == {"card": "hidden", "name": "ann"}
+    by_name = monitor(shop, token=TOKEN, redact=lambda name, value: "hidden" if name == "card" else value)
+    with client_of(by_name, authorization=f"Bearer {TOKEN}") as client:
+        listed = {run["id"]: run["data"] for run in client.get("/api/runs").json()["runs"]}
+        assert listed == {"h": {"card": "hidden"}, run.id: {}}
+        assert client.get("/api/run?id=h").json()["data"] == {"card": "hidden"}
 
 
 def test_each_role_may_do_what_it_may(shop: App) -> None:

@@ -21,6 +21,8 @@ import warm_python
 from holdfast import Run
 from holdfast.core import events as ev
 from holdfast.engine import puller
+from holdfast.errors import StoreBusyError
+from holdfast.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
 QUICK: dict[str, Any] = {"beat": 0.05, "sweep": 0.1, "park_after": 0.1}
@@ -66,6 +68,24 @@ class World:
             log = (self.folder / "log").read_text(errors="replace")[-4_000:]
             assert time.monotonic() < deadline, f"no {what}\n{log}"
             time.sleep(0.01)
+
+    def freeze(self, process: warm_python.Process) -> None:
+        """Stop a worker where it doesn't hold up the others: not inside a transaction."""
+        probe = SqliteStore(self.app.name, self.store, self.app.clock, timeout=0.2)
+
+        def is_apart() -> bool:
+            process.send_signal(signal.SIGSTOP)
+            try:
+                probe.collect(1)
+            except StoreBusyError:
+                process.send_signal(signal.SIGCONT)
+                return False
+            return True
+
+        try:
+            self.until(is_apart, "moment without a transaction")
+        finally:
+            probe.close()
 
     def effects(self) -> list[str]:
         return [line.rpartition(" ")[0] for line in self.ledger_path.read_text().splitlines()]
@@ -216,7 +236,7 @@ def test_an_executor_that_was_frozen_past_its_lease_comes_too_late(world: World)
     frozen = world.worker("executor", **short)
     run = far_steps.slow.start("s", 0.5)
     world.until(lambda: world.effects() == ["s"], "beginning of the step")
-    frozen.send_signal(signal.SIGSTOP)
+    world.freeze(frozen)
     world.worker("executor", **short)
     world.until(lambda: world.effects().count("s") == 2, "beginning of the step elsewhere")
     frozen.send_signal(signal.SIGCONT)

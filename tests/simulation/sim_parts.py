@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.arrivals import Hint, InboxHint
 from holdfast.errors import StepTimeoutError
 from holdfast.executors.runner import LoggedContext, Runner
 from holdfast.executors.surroundings import Surroundings
-from holdfast.ports import Attempt, Clock, Executor, Notifier, Outcome, Store, Topic, Watch
+from holdfast.ports import Attempt, Clock, Executor, Notifier, OnRing, OnTold, Outcome, Store, Topic, Watch
 
 if TYPE_CHECKING:
     from sim_world import Host, World
 
 START = 1_900_000_000_000_000
-ASKS_NO_DATABASE = ("close", "let_go", "now")
+ASKS_NO_DATABASE = ("close", "release_lock", "now")
 
 
 class SimulatedClock(Clock):
@@ -63,7 +64,7 @@ class SeamStore:
         self.host = host
         self.inner = world.store
         self.app, self.url, self.clock = self.inner.app, self.inner.url, self.inner.clock
-        self.now, self.let_go, self.close = self.inner.now, self.inner.let_go, self.inner.close
+        self.now, self.release_lock, self.close = self.inner.now, self.inner.release_lock, self.inner.close
 
 
 for _name, _ in inspect.getmembers(Store, inspect.isfunction):
@@ -78,12 +79,16 @@ class SimulatedNotifier(Notifier):
         self._world = world
         self._host = host
 
-    def listen(self, on_ring: Callable[[Topic], None]) -> str:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         return ""
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         self._world.at_seam(self._host, "ring")
-        self._world.ring(topic)
+        self._world.hint(Hint(topic))
+
+    def tell(self, owner: str, runs: Sequence[int]) -> None:
+        self._world.at_seam(self._host, "tell")
+        self._world.hint(InboxHint(owner, runs))
 
     def announce(self, run_ids: Iterable[str]) -> None:
         self._world.at_seam(self._host, "announce")

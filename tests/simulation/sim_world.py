@@ -37,13 +37,15 @@ from holdfast.api.handles import Which
 from holdfast.api.options import StartOptions
 from holdfast.api.schedules import Schedules
 from holdfast.core import events as ev
-from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.engine import Engine
+from holdfast.engine.environment import Environment
+from holdfast.engine.identity import Identity
+from holdfast.engine.opening import BEFORE_THE_CODE
 from holdfast.engine.puller import Puller
-from holdfast.engine.run import BEFORE_THE_CODE
 from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, RunError, StoreBusyError, StoreError, StoreUnavailableError
-from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, Topic
+from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, WorkerKind
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.world import replay
 
@@ -102,13 +104,12 @@ class Host:
         self.executor = SimulatedExecutor(world, self)
         settings = Settings(lease=LEASE, beat=BEAT, max_live=world.max_live, claim=world.claim)
         self.pulls = pulls
-        parts = (self.app, SeamStore(world, self), self.executor, SimulatedNotifier(world, self), world.clock, build)
-        self.engine: Any
-        if pulls:
-            self.engine = Puller(*parts, [""], world.room, settings, new_id=self._new_id)  # type: ignore[arg-type]
-        else:
-            queues = [] if world.elsewhere else [""]
-            self.engine = Engine(*parts, settings, isolate=False, new_id=self._new_id, queues=queues)  # type: ignore[arg-type]
+        me = Identity("", build, isolates=False, queues=frozenset([""] if pulls or not world.elsewhere else []))
+        env: Any = Environment(
+            self.app, SeamStore(world, self), self.executor, SimulatedNotifier(world, self), world.clock, me, settings,
+            self._new_id, WorkerKind.EXECUTOR if pulls else WorkerKind.ENGINE,
+        )  # fmt: skip
+        self.engine: Any = Puller(env, world.room) if pulls else Engine(env)
         self.wakes_at = 0.0
         self.due: int | None = None
         self.beats_at = 0.0
@@ -123,7 +124,7 @@ class Host:
 
     def start(self) -> None:
         self.engine.start("")
-        self.executor.start(
+        self.engine.env.executor.start(
             self.arrivals.append,
             lambda attempt, kind, value: self.arrivals.append(Report(attempt, kind, value)),
             self._may_begin,
@@ -134,7 +135,7 @@ class Host:
     def _may_begin(self) -> bool:
         self.is_asking = True
         try:
-            return self.engine.membership.may_begin(lambda worker: self.arrivals.append(DeclaredDead(worker)))
+            return self.engine.env.membership.may_begin(lambda worker: self.arrivals.append(DeclaredDead(worker)))
         finally:
             self.is_asking = False
 
@@ -162,7 +163,7 @@ class Host:
         self.due = min((moment for moment in (wake.due, wake.tick) if moment is not None), default=None)
 
     def beat(self) -> None:
-        membership = self.engine.membership
+        membership = self.engine.env.membership
         worker = membership.me.worker
         self.beats_at = self.world.clock.monotonic() + BEAT
         try:
@@ -322,7 +323,7 @@ class World:
         self.claim = chance.choice((1, 3, 200))
         self.client = Client(APPS["two"], self.store, SimulatedNotifier(self, None))
         self.hosts: list[Host] = []
-        self.hints: list[tuple[Host, Topic]] = []
+        self.hints: list[tuple[Host, Hint | InboxHint]] = []
         self.late: list[tuple[Host, Callable[[], Any]]] = []  # commits that nobody has heard of again
         self.depth = 0
         self.acts = 0
@@ -398,7 +399,7 @@ class World:
                 self.note(f"{host} {name} fails after it was done")
                 _ = self._commit(*args) if name == "commit" else call()
                 if name == "register":
-                    self.store.let_go(args[0].id)
+                    self.store.release_lock(args[0].id)
             raise StoreUnavailableError("the store is away")
         answer = self._commit(*args) if name == "commit" else call()
         self.at_seam(host, f"{name} done")
@@ -425,15 +426,15 @@ class World:
         except (Fenced, StoreError):
             self.note("or not")
 
-    def ring(self, topic: Topic) -> None:
+    def hint(self, hint: Hint | InboxHint) -> None:
         for host in self.hosts:
             luck = self.chance.random()
             if luck < self.lost_hints:
                 continue
             if luck < self.lost_hints + 0.2:
-                self.hints.append((host, topic))
+                self.hints.append((host, hint))
             if luck > 0.1:
-                host.arrivals.append(Hint(topic))
+                host.arrivals.append(hint)
 
     # -- coming and going
 
@@ -457,7 +458,7 @@ class World:
     def crash(self, host: Host) -> None:
         self.leave(host)
         for worker in host.workers:
-            self.store.let_go(worker)  # the kernel does
+            self.store.release_lock(worker)  # the kernel does
 
     def leave(self, host: Host) -> None:
         host.is_gone = True
@@ -532,7 +533,7 @@ class World:
     def _do(self, action: str, host: Host | None, argument: Any) -> None:
         if host is None:
             self.hints.remove(argument)
-            argument[0].arrivals.append(Hint(argument[1]))
+            argument[0].arrivals.append(argument[1])
             return
         self.note(f"{host} {action}{'' if argument is None else f' {argument}'}")
         if action == "turn":
@@ -699,7 +700,7 @@ class World:
                 if live.execution is not None:
                     live.execution.evict()
             if not host.pulls:
-                host.engine.live_runs.home.greenlets.close()
+                host.engine.live_runs.shared.greenlets.close()
         self.store.close()
 
     def _calm_down(self) -> None:

@@ -280,12 +280,12 @@ def test_a_restart_of_the_server_lets_nobody_declare_anybody_dead() -> None:
             register(two, "w2")
             for mode in ("fast", "immediate"):
                 server.restart(mode)
-                assert _reached(lambda: two.bury("w2")) == []
-                assert two.bury("w2") == [], "whoever looks first has only noted that it was started"
+                assert _reached(lambda: two.declare_dead("w2")) == []
+                assert two.declare_dead("w2") == [], "whoever looks first has only noted that it was started"
                 assert [worker.id for worker in two.workers()] == ["w1", "w2"]
             assert one.beat("w1", LEASE), "which takes the lock again"
             two._judge_after = 0
-            assert two.bury("w2", by_lease=False) == []
+            assert two.declare_dead("w2", by_lease=False) == []
 
 
 def test_a_crash_of_the_server_counts_as_a_restart(open_store: Callable[..., PostgresStore]) -> None:
@@ -298,7 +298,7 @@ def test_a_crash_of_the_server_counts_as_a_restart(open_store: Callable[..., Pos
             with closing(two.connect()) as connection:
                 os.kill(connection.info.backend_pid, 9)
             _reached(lambda: two.runs(RunQuery()))
-            assert _reached(lambda: two.bury("w2")) == []
+            assert _reached(lambda: two.declare_dead("w2")) == []
             with two.read() as db:
                 (up, held) = db.execute(two._q["life_locks"]).fetchone()
             assert up < 5
@@ -323,8 +323,8 @@ def test_a_worker_of_another_schema_is_another_worker(
     register(one, "w1")
     register(two, "w1")
     register(two, "w2")
-    two.let_go("w1")
-    assert two.bury("w2", by_lease=False) == ["w1"]
+    two.release_lock("w1")
+    assert two.declare_dead("w2", by_lease=False) == ["w1"]
 
 
 def test_behind_a_pooler_of_transactions_the_lease_tells_who_is_dead(
@@ -338,13 +338,13 @@ def test_behind_a_pooler_of_transactions_the_lease_tells_who_is_dead(
     with two.read() as db:
         _, held = db.execute(two._q["life_locks"]).fetchone()
     assert not {one._key("w1"), two._key("w2")} & set(held)
-    one.let_go("w1")
-    assert two.bury("w2") == []
+    one.release_lock("w1")
+    assert two.declare_dead("w2") == []
     assert one.beat("w1", LEASE)
     with closing(two.connect()) as connection:
         assert connection.prepare_threshold is None
         connection.execute(f"UPDATE {two.schema}.workers SET lease_until = 0 WHERE id = 'w1'")
-    assert two.bury("w2") == ["w1"]
+    assert two.declare_dead("w2") == ["w1"]
     assert [claimed.row.id for claimed in two.commit("w2", [], 10, ["ship"]).claimed] == ["r"]
 
 
@@ -403,7 +403,7 @@ def test_a_wrong_option_is_refused(postgres_server: str, option: str) -> None:
 def test_a_pool_that_is_empty_is_a_busy_store(
     open_store: Callable[..., PostgresStore], postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_connections, "PATIENCE", 0.2)
+    monkeypatch.setattr(postgres_connections, "LONGEST_WAIT", 0.2)
     store = open_store(f"{postgres_url}&pool=2")
     with store.read(), store.read():
         with pytest.raises(StoreBusyError, match=r"raise \?pool="):

@@ -100,11 +100,11 @@ QUERIES: dict[str, dict[str, Any]] = {
     "message_waits": {"app": "orders", "now": 1_000, "names": Texts(["ship", "bill"])},
     "next_wake": {"app": "orders", "names": Texts(["ship", "bill"])},
     "history_from_base": {"nos": Numbers([1, 2, 3])},
-    "letters_of_runs": {"nos": Numbers([1, 2, 3])},
+    "inbox_of_runs": {"nos": Numbers([1, 2, 3])},
     "release_runs": {"loss": 1, "now": 1, "worker": "w1"},
     "expired": {"app": "orders", "now": 1, "limit": 100},
     "select_run": {"app": "orders", "id": "r7"},
-    "letters_of_worker": {"worker": "w1"},
+    "inbox_of_worker": {"worker": "w1"},
     "release_lost": {"app": "orders", "now": 1},
     "welcome": {"app": "orders", "now": 1, "names": NAMES, "build": "1"},
     "orphans": {"app": "orders", "before": 1},
@@ -137,6 +137,7 @@ LISTS = {
     "of a workflow": RunQuery(workflow="ship"),
     "by prefix": RunQuery(prefix="r4999"),
     "of an owner": RunQuery(owner="w1"),
+    "forks": RunQuery(forked_from="r7"),
     "the next page": RunQuery(after=1_000),
     "of workflows": RunQuery(workflow="sh*"),
     "of data": RunQuery(data={"amount": "4999"}),
@@ -166,6 +167,17 @@ def test_nothing_reads_all_runs(many: PostgresStore, statistics: bool) -> None:
             for plan in plans.found:  # whose app is nearly everybody's finds its runs in the order of all
                 found = set(scanned(plan, along=app == "small"))
                 assert not {"runs", "attributes"} & found, f"{name} of {app}: {plan}"
+
+
+@pytest.mark.xdist_group("plans")
+def test_ids_that_begin_alike_are_looked_up_and_not_looked_for_from_the_newest_run_on(many: PostgresStore) -> None:
+    with closing(many.connect()) as connection, pytest.MonkeyPatch.context() as patch:
+        connection.execute("ANALYZE")
+        plans = Plans(connection)
+        patch.setattr(many, "read", lambda: _given(plans))
+        found = many.runs(RunQuery(prefix="r2", limit=50))
+        assert not set(scanned(plans.found[-1])), plans.found[-1]
+        assert [row.id for row in found] == [f"r{29_999 - i}" for i in range(50)]
 
 
 @pytest.mark.xdist_group("plans")

@@ -39,7 +39,7 @@ from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import StartCall, current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
-from holdfast.core.domain import check_event_key, check_event_name, event_id
+from holdfast.core.domain_events import check_event_key, check_event_name, event_id
 from holdfast.core.forking import Fork, fork
 from holdfast.core.pending import FLAGS
 from holdfast.core.registry import Definitions, is_own, refuse_while_importing
@@ -50,11 +50,11 @@ from holdfast.engine.programs import is_durable
 from holdfast.engine.records import (
     PRIORITY_HEAD_START,
     AnswerBody,
-    AskLetter,
-    BeatLetter,
-    ControlLetter,
-    HookLetter,
-    OutcomeLetter,
+    AskMessage,
+    BeatMessage,
+    ControlMessage,
+    HookMessage,
+    OutcomeMessage,
     RunOptions,
     child_gone,
     control,
@@ -88,7 +88,7 @@ from holdfast.ports import (
     FINAL,
     Attempt,
     Emission,
-    Letter,
+    InboxRow,
     Message,
     NewRun,
     Notifier,
@@ -540,9 +540,9 @@ class Client:
 
     def _send(self, run: Which, name: str, payload: object, key: str, token: str = "") -> None:
         encoded = Raw(encode_payload(self.codec, self._definitions.hook_models, name, payload))
-        letter = HookLetter(name=name, key=key, payload=encoded, token=token, by=self.by)
+        body = HookMessage(name=name, key=key, payload=encoded, token=token, by=self.by)
         message = Message(
-            run_id=run.id, run_no=run.no, kind="hook", body=msgspec.json.encode(letter),
+            run_id=run.id, run_no=run.no, kind="hook", body=msgspec.json.encode(body),
             dedupe=f"hook:{token}" if token else None, once=bool(token),
         )  # fmt: skip
         if not self._post(message, f"hook {name!r} can't be sent"):
@@ -584,7 +584,7 @@ class Client:
         step = current_step.get()
         # In a step the next attempt asks under the same id, and gets the same answer.
         id = id or (str(uuid.uuid4()) if step is None else step.next_child_id(name))
-        body = msgspec.json.encode(AskLetter(name=name, request=id, payload=encoded))
+        body = msgspec.json.encode(AskMessage(name=name, request=id, payload=encoded))
         return definition, Message(run_id=run.id, run_no=run.no, kind="ask", body=body, request=id)
 
     def _answer(
@@ -757,12 +757,12 @@ class Client:
         self._end_step(found, ev.NULL, Raw(self.codec.encode_error(error)))
 
     def _end_step(self, token: StepToken, result: Raw, error: Raw) -> None:
-        letter = OutcomeLetter(
+        body = OutcomeMessage(
             run_no=token.run_no, cmd=token.cmd, attempt=token.attempt, worker="", started=token.started, result=result,
             error=error,
         )  # fmt: skip
         message = Message(
-            run_id=token.run_id, run_no=token.run_no, kind="outcome", body=msgspec.json.encode(letter),
+            run_id=token.run_id, run_no=token.run_no, kind="outcome", body=msgspec.json.encode(body),
             dedupe=f"step:{token.cmd}:{token.attempt}", once=True,
         )  # fmt: skip
         if not self._post(message, f"step {token.step!r} can't be ended"):
@@ -771,8 +771,8 @@ class Client:
     def beat_step(self, token: str, done: float | None, total: float | None, note: str) -> None:
         found = self.check_step_token(token)
         progress = ev.NULL if done is None else Raw(progress_of("beat_step", done, total, note))
-        letter = BeatLetter(run_no=found.run_no, cmd=found.cmd, attempt=found.attempt, progress=progress)
-        message = Message(run_id=found.run_id, run_no=found.run_no, kind="beat", body=msgspec.json.encode(letter))
+        body = BeatMessage(run_no=found.run_no, cmd=found.cmd, attempt=found.attempt, progress=progress)
+        message = Message(run_id=found.run_id, run_no=found.run_no, kind="beat", body=msgspec.json.encode(body))
         self._post(message, f"step {found.step!r} gives a sign of life in vain")
 
     def check_step_token(self, text: str) -> StepToken:
@@ -897,7 +897,7 @@ class Client:
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
             fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=self._options_of_fork(row),
-            attributes=[data_attribute(key, value) for key, value in data.items()],
+            attributes=[("forked_from", run.id, b""), *(data_attribute(key, value) for key, value in data.items())],
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
@@ -942,12 +942,12 @@ class Client:
         self.notifier.ring(Topic.INBOX)
         return gone
 
-    def _farewell(self, row: RunRow, letters: list[Letter]) -> list[Message]:
+    def _farewell(self, row: RunRow, messages: list[InboxRow]) -> list[Message]:
         """What is told to the parent of a run that is deleted, if it waits for it or has just asked to be told."""
         waits = {row.parent_cmd or ""} if row.parent_id and row.status not in FINAL else set()
-        for letter in letters:
-            if letter.kind in ("watch", "retry"):
-                waits.add(msgspec.json.decode(letter.body, type=ControlLetter).parent_cmd)
+        for message in messages:
+            if message.kind in ("watch", "retry"):
+                waits.add(msgspec.json.decode(message.body, type=ControlMessage).parent_cmd)
         return [child_gone(self.codec, row.id, row.parent_id or "", cmd) for cmd in sorted(waits) if cmd]
 
 

@@ -20,7 +20,7 @@ from holdfast.api.domain_events import emit_now, wait_for_event
 from holdfast.api.hooks import ask_hook, encode_payload
 from holdfast.api.tokens import StepToken
 from holdfast.core.context import StepContext, current_step
-from holdfast.core.domain import Where
+from holdfast.core.domain_events import Where
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running, wait_plainly
 from holdfast.durations import Duration, to_us

@@ -13,7 +13,7 @@ from holdfast.api.checks import check_model
 from holdfast.api.hooks import Answer, run_that_waits
 from holdfast.codec import Codec
 from holdfast.core.context import StepContext, current_step
-from holdfast.core.domain import Where, address, check_event_key, check_event_name, check_where, event_id
+from holdfast.core.domain_events import Where, address, check_event_key, check_event_name, check_where, event_id
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
 from holdfast.durations import Duration, to_us

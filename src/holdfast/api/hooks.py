@@ -14,7 +14,7 @@ from holdfast.api.tokens import sign, unsign
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
-from holdfast.core.domain import Scalar
+from holdfast.core.domain_events import Scalar
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
 from holdfast.core.pending import PendingHook

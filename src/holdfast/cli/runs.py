@@ -373,7 +373,7 @@ def _detail_text(kind: str, name: str, value: Any) -> str:
 @json_option
 @click.pass_context
 def tree(context: click.Context, run: str, show_all: bool, as_json: bool) -> None:
-    """A run's steps and child runs. In a large tree neighbours that are done share a line."""
+    """A run's steps, its child runs, and its forks. Many neighbours that are done share a line."""
     target = open_target(context)
     root = RunTree(target.store, PlainReader(target.app.codec), target.find(run).id, followed=1_000).read()
     if as_json:

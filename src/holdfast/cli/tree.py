@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ from holdfast.views.times import length
 from holdfast.views.tree import TreeNode
 
 BAR = 20
+MANY = 12
+"""More neighbours of one name share a line once they are done."""
 _TWIGS = {True: ("├─ ", "└─ "), False: ("|- ", "`- ")}
 
 
@@ -59,7 +62,7 @@ class Painter:
     def _lines(self, node: TreeNode, parent_id: str, prefix: str, branch: str, fold: bool) -> Iterator[Line]:
         yield self._line(node, parent_id, prefix + branch)
         below = prefix + {"": "", "├─ ": "│  ", "└─ ": "   ", "|- ": "|  ", "`- ": "   "}[branch]
-        groups = list(_folded(node.children) if fold else ([child] for child in node.children))
+        groups = list(_folded(node.children) if fold else _fans_folded(node.children, self._height is not None))
         for i, group in enumerate(groups):
             is_last = i == len(groups) - 1
             twig = _TWIGS[self._unicode][is_last]
@@ -81,6 +84,8 @@ class Painter:
             line.append(Styled("  from an earlier attempt", "dim"))
         if node.undoes:
             line.append(Styled("  compensation", "magenta"))
+        if node.is_fork:
+            line.append(Styled("  fork", "magenta"))
         if node.started_at is not None and not node.reused:
             line.append(Styled(f"  {length((node.ended_at or self._now) - node.started_at)}", "dim"))
         if node.progress is not None and node.ended_at is None:
@@ -127,6 +132,16 @@ def print_tree(target: Target, root: TreeNode, height: int | None = None) -> Non
     width = console().width if terminal else 1000
     painter = Painter(target.store.now(), unicode=speaks_unicode(), height=height, width=width, short_ids=terminal)
     print_lines(painter.paint(root))
+
+
+def _fans_folded(nodes: list[TreeNode], fold: bool) -> Iterator[list[TreeNode]]:
+    """Many neighbours of one name that are done, together, as the monitor has them; each of the others alone."""
+    for (_, is_done), alike in itertools.groupby(nodes, key=lambda node: (node.name, node.is_done)):
+        group = list(alike)
+        if fold and is_done and len(group) > MANY:
+            yield group
+        else:
+            yield from ([node] for node in group)
 
 
 def _folded(nodes: list[TreeNode]) -> Iterator[list[TreeNode]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
-from holdfast.core.domain import Scalar
+from holdfast.core.domain_events import Scalar
 from holdfast.core.events import NO_ARGS
 
 

@@ -19,7 +19,7 @@ from typing import ClassVar, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from holdfast.core.domain import Scalar
+from holdfast.core.domain_events import Scalar
 
 NULL = Raw(b"null")
 NO_ARGS = Raw(b"{}")
@@ -96,10 +96,13 @@ class AttemptStarted(Beginning, kw_only=True, omit_defaults=True, tag=True, gc=F
 
 
 class StepOutcome(Commanded, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """`thread` is where in its worker the attempt was executed; "" is the event loop, or a version that didn't say."""
+
     attempt: int = 1
     worker: str = ""
     started: int = 0
     undoes: str = ""
+    thread: str = ""
 
 
 class Emitted(msgspec.Struct, kw_only=True, gc=False):

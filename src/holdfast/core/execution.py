@@ -17,12 +17,12 @@ from msgspec import Raw
 
 from holdfast.core import commands as co
 from holdfast.core import events as ev
-from holdfast.core.asking import Asking
+from holdfast.core.calls import Calls
 from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.loop import Task, WorkflowLoop
 from holdfast.core.matching import Ledger
-from holdfast.core.memo import Memo
 from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep, Recorded
+from holdfast.core.reuse import EarlierOutcomes
 from holdfast.core.source_lines import task_lines
 from holdfast.errors import (
     ContinueAsNew,
@@ -54,7 +54,7 @@ def _nothing(context: dict[str, Any]) -> None:
     """Nobody hears of a run that has left."""
 
 
-class Execution(Asking):
+class Execution(Calls):
     """The workflow's function, brought to where its history ends, and ready for the next event."""
 
     # -- replay
@@ -100,7 +100,7 @@ class Execution(Asking):
             self._answered.update(received.token for received in first.hooks)
         if earlier:
             self._look_back(earlier, current[0])
-            self._memo = Memo(earlier)
+            self._earlier = EarlierOutcomes(earlier)
         self._edge = current[0].seq
         if len(current) > 1:
             self._look_ahead(current)
@@ -569,8 +569,8 @@ class Execution(Asking):
             return
         self._close_outstanding(now)
         unread = [received for box in self._mailbox.values() for received in box]
-        if self._memo is not None:
-            unread += self._memo.unread()
+        if self._earlier is not None:
+            unread += self._earlier.unread()
         unread.sort(key=lambda received: received.seq)
         requests = [*self._unanswered.values(), *(request for box in self._unread.values() for request in box)]
         requests.sort(key=lambda received: received.seq)

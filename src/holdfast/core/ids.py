@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from holdfast.core.memo import origin_of
+from holdfast.core.reuse import origin_of
 
 
 def child_run_id(parent_id: str, name: str, cmd: str, attempt: int, mark: str) -> str:

@@ -30,7 +30,7 @@ _get_running_loop = asyncio._get_running_loop
 
 # Code that catches BaseException in a loop would hold up an eviction for ever: after so many refusals it is
 # left standing where it is.
-_PATIENCE = 100
+_MOST_REFUSALS = 100
 
 
 class Future(asyncio.Future[T]):
@@ -207,7 +207,7 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
 
     def evict(self) -> None:
         """Throw Suspended until the code has left; code that doesn't leave is never resumed and never collected."""
-        for _ in range(_PATIENCE):
+        for _ in range(_MOST_REFUSALS):
             if self.runner is not None and self.future is None:
                 break
             try:
@@ -343,7 +343,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Refuse what code asks for after its run has left. Code that asks again and again is left standing."""
         self._refusals += 1
         hub = greenlet.getcurrent().parent
-        if self._refusals > _PATIENCE and hub is not None:
+        if self._refusals > _MOST_REFUSALS and hub is not None:
             hub.switch(_Block(None))
         raise Suspended
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core import commands as co
-from holdfast.core.domain import Scalar
+from holdfast.core.domain_events import Scalar
 from holdfast.core.loop import Future
 from holdfast.core.matching import Asked
 

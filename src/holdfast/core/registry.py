@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.codec import Codec
 from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
-from holdfast.core.domain import Subscriber
+from holdfast.core.domain_events import Subscriber
 from holdfast.core.resources import Resource
 from holdfast.errors import WrongContextError
 from holdfast.ports import LimitRow, ScheduleRow, Store

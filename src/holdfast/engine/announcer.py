@@ -9,7 +9,7 @@ from holdfast import failpoints
 from holdfast.engine.membership import Membership
 from holdfast.engine.run import LiveRun
 from holdfast.engine.sources import Sources
-from holdfast.ports import FINAL, Carrier, Change, Emission, Message, Notifier, Status, Store, Topic
+from holdfast.ports import FINAL, Carrier, Change, Emission, Message, MessageStore, Notifier, Status, Topic
 
 _WORTH_TELLING = (*FINAL, Status.PAUSED, Status.STUCK)
 
@@ -18,7 +18,7 @@ class Announcer:
     """Others are told through the notifier, this engine's own sources directly."""
 
     def __init__(
-        self, store: Store, notifier: Notifier, carrier: Carrier | None, membership: Membership, sources: Sources
+        self, store: MessageStore, notifier: Notifier, carrier: Carrier | None, membership: Membership, sources: Sources
     ) -> None:
         self._store = store
         self._notifier = notifier
@@ -40,7 +40,7 @@ class Announcer:
                 dropped = True
             if change.streamed or columns.get("status") in _WORTH_TELLING or change.answers or _has_data(change):
                 changed.append(live.row.id)
-            to_runs = to_runs or live.released
+            to_runs = to_runs or live.state.released
             if change.messages:
                 to_inboxes = True
             if change.children:

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from holdfast.codec import Codec
 from holdfast.core import events as ev
-from holdfast.engine.records import OutcomeLetter
+from holdfast.engine.records import OutcomeMessage
 from holdfast.errors import FatalError
 from holdfast.ports import Attempt, AttemptRow, EndedAttempt, Message
 
@@ -75,24 +75,24 @@ def unreadable(token: str, worker: str, codec: Codec, why: Exception) -> EndedAt
     error = FatalError(
         f"worker {worker} can't execute attempt {token}: {why}; look whether it has the code of the engine"
     )
-    letter = OutcomeLetter(
+    body = OutcomeMessage(
         run_no=int(run_no), cmd=cmd, attempt=int(number), worker=worker, started=0, token=token,
         error=Raw(codec.encode_error(error)),
     )  # fmt: skip
-    return EndedAttempt(token, _told(letter))
+    return EndedAttempt(token, _told(body))
 
 
 def lost_outcome(row: AttemptRow, company: int) -> EndedAttempt:
     """What its run is told of an attempt whose worker is gone, and with it `company` others."""
-    letter = OutcomeLetter(
+    body = OutcomeMessage(
         run_no=row.run_no, cmd=row.cmd, attempt=row.number, worker=row.worker or "", started=row.claimed_at or row.due,
         token=row.token, lost=True, company=company,
     )  # fmt: skip
-    return EndedAttempt(row.token, _told(letter))
+    return EndedAttempt(row.token, _told(body))
 
 
-def _told(letter: OutcomeLetter) -> Message:
+def _told(body: OutcomeMessage) -> Message:
     return Message(
-        run_id="", run_no=letter.run_no, kind="outcome", body=msgspec.json.encode(letter),
-        dedupe=f"outcome:{letter.cmd}:{letter.attempt}",
+        run_id="", run_no=body.run_no, kind="outcome", body=msgspec.json.encode(body),
+        dedupe=f"outcome:{body.cmd}:{body.attempt}",
     )  # fmt: skip

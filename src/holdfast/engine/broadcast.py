@@ -15,7 +15,7 @@ import msgspec
 from holdfast.core.reports import step_id
 from holdfast.engine.identity import Identity
 from holdfast.errors import StoreError
-from holdfast.ports import Attempt, Backlog, Change, Claimed, Notes, RunNote, Status, Store
+from holdfast.ports import Attempt, Backlog, Change, Claimed, Notes, RunNote, Status, TelemetryStore
 from holdfast.telemetry.instruments import WorkerReport
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Broadcast:
     """Gathers on the engine's thread, and writes on one of its own, which there is as long as somebody watches."""
 
     def __init__(
-        self, store: Store, me: Identity, exchange: Callable[[], EventDispatcher | None] = lambda: None
+        self, store: TelemetryStore, me: Identity, exchange: Callable[[], EventDispatcher | None] = lambda: None
     ) -> None:
         self.is_on = False
         self._store = store
@@ -139,7 +139,7 @@ class Broadcast:
             for child in change.children:
                 if child.no is not None:
                     notes.recorded[child.no] = (1, 1)
-            if live.released and change.columns.get("status") == Status.WAITING:
+            if live.state.released and change.columns.get("status") == Status.WAITING:
                 notes.runs.append(
                     RunNote(no, "waiting", now, forward(), live.row.attempt, change.columns.get("reason", ""))
                 )

@@ -12,15 +12,13 @@ import msgspec
 
 from holdfast import failpoints
 from holdfast.engine.announcer import Announcer
-from holdfast.engine.backoff import Backoff
+from holdfast.engine.environment import Environment
 from holdfast.engine.live_runs import LiveRuns
-from holdfast.engine.membership import Membership
-from holdfast.engine.records import SlotLetter
+from holdfast.engine.records import SlotMessage
 from holdfast.engine.run import LiveRun
-from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Sources
 from holdfast.errors import Fenced, StoreError
-from holdfast.ports import Change, Claimed, Clock, Committed, RunQuery, RunRow, SlotRow, Store, Topic
+from holdfast.ports import Change, Claimed, Committed, RunQuery, RunRow, SlotRow, Store, Topic
 
 logger = logging.getLogger("holdfast.engine")
 Changes = list[tuple[LiveRun, Change]]
@@ -29,24 +27,14 @@ Changes = list[tuple[LiveRun, Change]]
 class Committer:
     """`began` is when the last commit was begun, `last_commit` when one was last known to have happened."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        settings: Settings,
-        membership: Membership,
-        sources: Sources,
-        announcer: Announcer,
-        backoff: Backoff,
-        live_runs: LiveRuns,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._settings = settings
-        self._membership = membership
+    def __init__(self, env: Environment[Store], sources: Sources, announcer: Announcer, live_runs: LiveRuns) -> None:
+        self._store = env.store
+        self._clock = env.clock
+        self._settings = env.settings
+        self._membership = env.membership
+        self._backoff = env.backoff
         self._sources = sources
         self._announcer = announcer
-        self._backoff = backoff
         self._live_runs = live_runs
         self.last_commit: float | None = None
         self.began = 0.0
@@ -109,8 +97,8 @@ class Committer:
         failpoints.hit("engine.before_serve")
         try:
             for served in self._sources.lines.serve(self._membership.me.worker):
-                for no, letter in served.letters:
-                    self._live_runs.hand_in(no, "slot", letter)
+                for no, message in served.messages:
+                    self._live_runs.hand_in(no, "slot", message)
                 if served.posted:
                     self._sources.look_at(Topic.INBOX)
                     self._announcer.ring_peers(Topic.INBOX)
@@ -173,9 +161,9 @@ class Committer:
     def _read(self, row: RunRow) -> Claimed:
         payloads = self._store.payloads(row.id, row.base_seq - 1)
         attempts = self._store.attempts(row.id)  # before the messages, one of which may be the outcome of one of these
-        letters = [letter for letter in self._store.letters(self._membership.me.worker) if letter.run_no == row.no]
+        messages = [message for message in self._store.inbox(self._membership.me.worker) if message.run_no == row.no]
         slots = self._store.slots([row.no]).get(row.no, []) if row.limited else []
-        return Claimed(row, payloads, letters, attempts=attempts, slots=slots)
+        return Claimed(row, payloads, messages, attempts=attempts, slots=slots)
 
     def find_granted(self) -> None:
         """Runs of this worker may have been given slots by a transaction whose fate is unknown."""
@@ -185,7 +173,7 @@ class Committer:
         found = self._backoff.ask("looking for what was granted", lambda: self._granted(waiting))
         if found is not None:
             for no, slot in found:
-                self._live_runs.hand_in(no, "slot", msgspec.json.encode(SlotLetter(cmd=slot.cmd, token=slot.token)))
+                self._live_runs.hand_in(no, "slot", msgspec.json.encode(SlotMessage(cmd=slot.cmd, token=slot.token)))
             self.has_unknown_grants = False
 
     def _granted(self, nos: list[int]) -> list[tuple[int, SlotRow]]:

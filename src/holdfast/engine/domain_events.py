@@ -12,23 +12,23 @@ from msgspec import Raw
 from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
-from holdfast.core.domain import Scalar, Subscriber, address, event_id, lookup, lookups, matches, started_run_id
+from holdfast.core.domain_events import Scalar, Subscriber, address, event_id, lookup, lookups, matches, started_run_id
 from holdfast.core.pending import FLAGS
 from holdfast.engine.failures import TEXT_LIMIT, error_text
-from holdfast.engine.records import HookLetter, RunOptions, correlation_of, fingerprint, to_record
+from holdfast.engine.records import HookMessage, RunOptions, correlation_of, fingerprint, to_record
 from holdfast.errors import ValueCodecError
 from holdfast.ports import (
     Arrival,
     Delivery,
     DomainEventRow,
     Emission,
+    EventStore,
     Listener,
     Message,
     NewRun,
     RunRow,
     Status,
     StepState,
-    Store,
     Subscription,
 )
 
@@ -123,7 +123,7 @@ class EventDelivery:
     """Brings domain events to the subscriptions of one app, `batch` at a time, so that no transaction is long. `stale`
     says that some may have come."""
 
-    def __init__(self, store: Store, codec: Codec, batch: int = 200) -> None:
+    def __init__(self, store: EventStore, codec: Codec, batch: int = 200) -> None:
         self._store = store
         self._codec = codec
         self._batch = batch
@@ -155,7 +155,7 @@ class EventDelivery:
             if not any(matches(where, payload) for where in spec.where):
                 continue
             if listener.run_id is not None:
-                delivery.letters.append((listener.no, _letter(event, listener, listener.run_id, spec)))
+                delivery.messages.append((listener.no, _message(event, listener, listener.run_id, spec)))
             elif listener.target:
                 delivery.runs.append(self._run(event, listener.target, spec, now))
         return delivery, max(1, len(listeners))
@@ -180,8 +180,8 @@ class EventDelivery:
         )  # fmt: skip
 
 
-def _letter(event: DomainEventRow, listener: Listener, run_id: str, spec: Spec) -> Message:
-    letter = HookLetter(
+def _message(event: DomainEventRow, listener: Listener, run_id: str, spec: Spec) -> Message:
+    body = HookMessage(
         name=event.name, key=address(spec.where[0]), payload=Raw(event.payload), token=listener.cmd, event=event.id
     )
-    return Message(run_id=run_id, kind="hook", body=msgspec.json.encode(letter), dedupe=f"hook:{listener.cmd}")
+    return Message(run_id=run_id, kind="hook", body=msgspec.json.encode(body), dedupe=f"hook:{listener.cmd}")

@@ -11,15 +11,15 @@ from holdfast.core import commands as co
 from holdfast.engine.announcer import Announcer
 from holdfast.engine.arrivals import Report
 from holdfast.engine.attempts import encode_attempt, token_of
-from holdfast.engine.backoff import Backoff
+from holdfast.engine.environment import Environment
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.live_runs import LiveRuns
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, stream_message
-from holdfast.engine.run import HELD, LiveRun
-from holdfast.engine.settings import Settings
+from holdfast.engine.run import LiveRun
+from holdfast.engine.run_state import HELD
 from holdfast.errors import StoreError, UnknownNameError
-from holdfast.ports import Attempt, AttemptRow, Change, Executor, Letter, NewAttempt, Outcome, Status, Store
+from holdfast.ports import Attempt, AttemptRow, Change, InboxRow, NewAttempt, Outcome, Status, Store
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -28,37 +28,29 @@ class HandOver:
     """Hands over what runs have asked for, once that is committed, and gives them what comes of it."""
 
     def __init__(
-        self,
-        store: Store,
-        executor: Executor,
-        settings: Settings,
-        live_runs: LiveRuns,
-        inflight: InFlight,
-        outbox: Outbox,
-        announcer: Announcer,
-        backoff: Backoff,
+        self, env: Environment[Store], live_runs: LiveRuns, inflight: InFlight, outbox: Outbox, announcer: Announcer
     ) -> None:
-        self._store = store
-        self._executor = executor
-        self._settings = settings
+        self._store = env.store
+        self._executor = env.executor
+        self._settings = env.settings
+        self._backoff = env.backoff
         self._live_runs = live_runs
-        self._home = live_runs.home
+        self._shared = live_runs.shared
         self._inflight = inflight
         self._outbox = outbox
         self._announcer = announcer
-        self._backoff = backoff
 
     # -- before the commit
 
     def take_back(self, touched: dict[int, LiveRun]) -> None:
         """What a commit gives away or ends is not begun after it: others may have begun it then, or know its end."""
         for live in touched.values():
-            if live.released and (live.steps.to_schedule or live.steps.to_ask):
+            if live.state.released and (live.steps.to_schedule or live.steps.to_ask):
                 live.steps.will_not_be_handed_over(self._store.now())
-            if not (live.steps.to_cancel or (live.released and live.steps.inflight)):
+            if not (live.steps.to_cancel or (live.state.released and live.steps.inflight)):
                 continue
             given_up = {attempt.token: attempt for attempt in live.steps.to_cancel}
-            if live.released:
+            if live.state.released:
                 given_up |= {attempt.token: attempt for attempt in live.steps.inflight.values()}
             for token in self._executor.withdraw(given_up):
                 attempt = given_up[token]
@@ -69,7 +61,7 @@ class HandOver:
                     live.steps.to_cancel.remove(attempt)
         for live in touched.values():
             # Held for how long, nobody knows: only what goes on has a slot until then.
-            if live.released and live.row.limited and live.row.status in HELD and live.change.keeps is None:
+            if live.state.released and live.row.limited and live.row.status in HELD and live.change.keeps is None:
                 live.steps.slots.give_others_back([*live.steps.inflight, ""])
 
     def take_back_all(self) -> list[Change]:
@@ -77,14 +69,14 @@ class HandOver:
         runs = self._live_runs.by_no
         waiting = {no: live for no, live in runs.items() if live.steps.inflight and not (live.broken or live.change)}
         for live in waiting.values():
-            live.released = True
+            live.state.released = True
         self.take_back(waiting)
-        return [live.take_change() for live in waiting.values() if live.change]
+        return [live.state.take_change() for live in waiting.values() if live.change]
 
     def ask_elsewhere(self, touched: dict[int, LiveRun]) -> None:
         """Steps that others are to execute get a row, in the commit of what has led to them."""
         for live in touched.values():
-            if live.steps.to_ask and not live.released and not live.broken:
+            if live.steps.to_ask and not live.state.released and not live.broken:
                 asked, live.steps.to_ask = live.steps.to_ask, {}
                 for command in asked.values():
                     self._ask(live, command, live.steps.options(command).queue)
@@ -97,7 +89,7 @@ class HandOver:
             self._add_what_was_said(live, attempt)
         due = self._store.now() - live.row.priority * PRIORITY_HEAD_START
         asked = NewAttempt(
-            token=token_of(attempt, self._home.clock.random()), cmd=command.cmd, step=command.name, number=command.attempt,
+            token=token_of(attempt, self._shared.clock.random()), cmd=command.cmd, step=command.name, number=command.attempt,
             queue=queue, due=due, body=encode_attempt(attempt),
         )  # fmt: skip
         live.change.attempts.append(asked)
@@ -130,18 +122,18 @@ class HandOver:
                     self._inflight.pop(attempt.token)
                     self._executor.cancel(attempt.token)
                 live.steps.to_cancel.clear()
-            if live.released:
+            if live.state.released:
                 if not live.change:  # else it was set aside just now, which is still to be committed
                     self._live_runs.forget(live)
             elif live.steps.to_schedule and begins:
                 scheduled, live.steps.to_schedule = live.steps.to_schedule, {}
                 for command in scheduled.values():
-                    if not live.released:
+                    if not live.state.released:
                         attempts += self._attempt(live, command)
         if attempts:
-            self._inflight.add(attempts, self._home.clock.monotonic() + self._settings.started_after)
-            if self._home.reporter.is_on:
-                self._home.reporter.handed_over(attempts, self._store.now())
+            self._inflight.add(attempts, self._shared.clock.monotonic() + self._settings.started_after)
+            if self._shared.reporter.is_on:
+                self._shared.reporter.handed_over(attempts, self._store.now())
             failpoints.hit("engine.before_hand_over")
             self._executor.submit(attempts)
             failpoints.hit("engine.after_hand_over")
@@ -151,7 +143,7 @@ class HandOver:
         try:
             attempt = self._describe(live, command, self._inflight.next_token())
         except UnknownNameError as error:
-            live.cannot_schedule(command, self._store.now(), error)
+            live.cannot_schedule(self._store.now(), error)
             self._live_runs.make_ready(live)
             return []
         attempt.checkpoint = self._checkpoint(live, command)
@@ -167,7 +159,7 @@ class HandOver:
             args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
             idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
-            pool="process" if self._home.me.isolates and live.steps.is_suspect(command) else options.pool,
+            pool="process" if self._shared.me.isolates and live.steps.is_suspect(command) else options.pool,
             company=live.steps.suspicion.company(command.cmd) if options.pool != "process" else 0,
             data=command.data, at_most_once=options.at_most_once, trace=live.options.trace,
         )  # fmt: skip
@@ -175,7 +167,7 @@ class HandOver:
     def _checkpoint(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
         """What an earlier attempt of the step has kept; it may have been on another worker."""
         if live.steps.checkpoints is None:
-            if not live.resumed:
+            if not live.opening.resumed:
                 return None
             try:
                 live.steps.checkpoints = self._store.attributes(live.row.id, "checkpoint")
@@ -212,17 +204,18 @@ class HandOver:
                 item = stream_message(attempt, self._store.now(), report.value)
                 self._backoff.ask("keeping what a step says", lambda: self._announcer.post(item))
             return
-        if report.kind == "stream" and live.has_items_waiting():
+        if report.kind == "stream" and live.state.inbox.messages("stream"):
             # Said while its run was away, they come first: this one waits behind them.
             item = stream_message(attempt, self._store.now(), report.value)
-            live.deliveries.append(Letter(0, attempt.run_no, item.kind, item.body))
+            live.deliveries.append(InboxRow(0, attempt.run_no, item.kind, item.body))
         elif report.kind == "stream":
-            live.stream(attempt.cmd, self._streams_as(live, attempt), self._store.now(), report.value)
+            number = self._streams_as(live, attempt)
+            live.change.streamed.append((attempt.cmd, number, self._store.now(), report.value))
         else:
             live.steps.report(report.kind, attempt.cmd, report.value)
-            if report.kind == "progress" and self._home.reporter.is_on:
+            if report.kind == "progress" and self._shared.reporter.is_on:
                 began = self._executor.started_at(attempt.token) or self._store.now()
-                self._home.reporter.progressed(attempt, began, report.value)
+                self._shared.reporter.progressed(attempt, began, report.value)
         self._live_runs.make_ready(live)
 
     def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:
@@ -244,14 +237,14 @@ class HandOver:
         waiting = []
         for attempt in self._inflight.to_look_at(mono):
             live = self._live_runs.by_no.get(attempt.run_no)
-            if live is None or live.steps.inflight.get(attempt.cmd) is not attempt or live.released:
+            if live is None or live.steps.inflight.get(attempt.cmd) is not attempt or live.state.released:
                 continue
             began = self._executor.started_at(attempt.token)
             if began is None:
                 waiting.append(attempt)
                 continue
             live.note_started(attempt.cmd, began)
-            if live.shown == Status.WAITING:
-                live.show_status("")
+            if live.state.shown == Status.WAITING:
+                live.state.show_status("")
             self._live_runs.touched[attempt.run_no] = live
         self._inflight.look_again(waiting, mono + self._settings.started_after)

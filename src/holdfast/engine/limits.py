@@ -19,8 +19,8 @@ from holdfast.core.registry import Definitions
 from holdfast.engine.agenda import Agenda
 from holdfast.engine.change import PendingChange
 from holdfast.engine.identity import Identity
-from holdfast.engine.records import ControlLetter, SlotLetter
-from holdfast.ports import Ask, Line, RunRow, Served, SlotRow, Store
+from holdfast.engine.records import ControlMessage, SlotMessage
+from holdfast.ports import Ask, LimitStore, Line, RunRow, Served, SlotRow
 
 logger = logging.getLogger("holdfast.engine")
 SAFETY_NET = 10.0
@@ -80,7 +80,7 @@ class Slots:
     def _ask(self, cmd: str, definition: StepDefinition | WorkflowDefinition, call: Any) -> None:
         limits, token = definition.limits, self._me.next_token()
         lines = lines_of(limits, self._arguments(definition, call))
-        ask = Ask(cmd=cmd, token=token, lines=lines, letter=msgspec.json.encode(SlotLetter(cmd=cmd, token=token)))
+        ask = Ask(cmd=cmd, token=token, lines=lines, message=msgspec.json.encode(SlotMessage(cmd=cmd, token=token)))
         if not cmd:
             ask.control = True
             self._say_what_if_full(ask, limits, lines)
@@ -94,14 +94,14 @@ class Slots:
         policies = {limit.limit.when_full for limit in limits}
         if "skip" in policies:
             where = " and ".join(describe(name, key) for name, key, _ in lines)
-            refused = SlotLetter(cmd=ask.cmd, token=ask.token, refused=f"skipped, as {where} was full")
+            refused = SlotMessage(cmd=ask.cmd, token=ask.token, refused=f"skipped, as {where} was full")
             ask.refusal = msgspec.json.encode(refused)
         if "cancel" in policies:
             where = " and ".join(
                 describe(name, key) for limit, (name, key, _) in zip(limits, lines, strict=True)
                 if limit.limit.when_full == "cancel"
             )  # fmt: skip
-            ask.eviction = msgspec.json.encode(ControlLetter(reason=f"run {self._row.id} took its place in {where}"))
+            ask.eviction = msgspec.json.encode(ControlMessage(reason=f"run {self._row.id} took its place in {where}"))
 
     def _arguments(self, definition: StepDefinition | WorkflowDefinition, call: Any) -> dict[str, Any]:
         if not any(limit.is_keyed for limit in definition.limits):
@@ -111,10 +111,10 @@ class Slots:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def granted(self, letter: SlotLetter) -> bool:
+    def granted(self, message: SlotMessage) -> bool:
         """What was told; False if that is not what is waited for."""
-        slot = self._slots.get(letter.cmd)
-        if slot is None or slot.token != letter.token or slot.granted:
+        slot = self._slots.get(message.cmd)
+        if slot is None or slot.token != message.token or slot.granted:
             return False
         slot.granted = True
         return True
@@ -150,7 +150,7 @@ def describe(name: str, key: str) -> str:
 class Lines:
     """What this engine knows of lines in which somebody may have a turn."""
 
-    def __init__(self, app: Definitions, store: Store) -> None:
+    def __init__(self, app: Definitions, store: LimitStore) -> None:
         self._app = app
         self._store = store
         self._names: list[str] = []

@@ -6,34 +6,26 @@ import itertools
 from collections import OrderedDict
 
 from holdfast.engine.agenda import Agenda
+from holdfast.engine.environment import Environment
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.outbox import Outbox
-from holdfast.engine.run import Home, LiveRun
-from holdfast.engine.settings import Settings
-from holdfast.ports import Claimed, Executor, Letter, Store
+from holdfast.engine.run import LiveRun
+from holdfast.engine.run_state import Shared
+from holdfast.ports import Claimed, InboxRow, Store
 
 
 class LiveRuns:
     """All of them are in `by_no`, by their number. `touched` are those that may have something to commit; `due` says when
     time alone brings one forward, by the store's clock."""
 
-    def __init__(
-        self,
-        store: Store,
-        executor: Executor,
-        settings: Settings,
-        home: Home,
-        agenda: Agenda,
-        inflight: InFlight,
-        outbox: Outbox,
-    ) -> None:
-        self._store = store
-        self._executor = executor
-        self._settings = settings
-        self._agenda = agenda
+    def __init__(self, env: Environment[Store], shared: Shared, inflight: InFlight, outbox: Outbox) -> None:
+        self._store = env.store
+        self._executor = env.executor
+        self._settings = env.settings
+        self._agenda = env.agenda
         self._inflight = inflight
         self._outbox = outbox
-        self.home = home
+        self.shared = shared
         self.by_no: dict[int, LiveRun] = {}
         self.ready: OrderedDict[int, LiveRun] = OrderedDict()
         self.idle: OrderedDict[int, LiveRun] = OrderedDict()
@@ -47,18 +39,18 @@ class LiveRuns:
         earlier = self.by_no.get(no)
         if earlier is not None:  # it had been let go by a commit whose fate was not known yet
             self.drop(earlier)
-        live = LiveRun(claimed, self.home)
+        live = LiveRun(claimed, self.shared)
         # Steps may still execute here from before it was paused or lost: they are not handed over again.
         live.steps.inflight = self._inflight.take_up(no)
         self.by_no[no] = live
         self.make_ready(live)
-        if self.home.reporter.is_on:
-            self.home.reporter.taken_over(live, claimed, self._store.now())
+        if self.shared.reporter.is_on:
+            self.shared.reporter.taken_over(live, claimed, self._store.now())
 
     def replace(self, live: LiveRun, claimed: Claimed) -> LiveRun:
         """A run was read again: it goes on from there, with what its earlier self had in hand."""
         live.evict()
-        fresh = LiveRun(claimed, self.home)
+        fresh = LiveRun(claimed, self.shared)
         fresh.carry_over(live)
         self.by_no[live.row.no] = fresh
         return fresh
@@ -75,12 +67,12 @@ class LiveRuns:
         """A message that never was in the store."""
         live = self.by_no.get(no)
         if live is not None:  # else it was claimed by a commit of unknown fate, and all that is for it is read with it
-            live.deliveries.append(Letter(0, no, kind, body))
+            live.deliveries.append(InboxRow(0, no, kind, body))
             self.make_ready(live)
 
     def waits(self, live: LiveRun) -> None:
         """It only waits now: what for is shown after a moment, and after a while it is parked."""
-        no, mono, settings = live.row.no, self.home.clock.monotonic(), self._settings
+        no, mono, settings = live.row.no, self.shared.clock.monotonic(), self._settings
         self._agenda.set(("show", no), mono + settings.show_after)
         if live.row.durable:  # the others are nowhere but in memory
             self.idle[no] = live
@@ -91,8 +83,8 @@ class LiveRuns:
     def show(self, no: int) -> None:
         """What a run waits for, once it has waited for a moment."""
         live = self.by_no.get(no)
-        if live is not None and not live.released and not live.broken:
-            live.show_status(live.waiting_for() if live.is_idle() and live.execution is not None else "")
+        if live is not None and not live.state.released and not live.broken:
+            live.state.show_status(live.waiting_for() if live.is_idle() and live.execution is not None else "")
             self.touched[no] = live
 
     def park(self, no: int, now: int, grants_are_unknown: bool) -> None:
@@ -162,4 +154,4 @@ class LiveRuns:
             live.evict()
         for table in (self.by_no, self.ready, self.idle, self.touched):
             table.clear()
-        self.home.greenlets.close()
+        self.shared.greenlets.close()

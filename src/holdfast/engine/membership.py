@@ -14,7 +14,7 @@ from holdfast.engine.domain_events import subscription_of
 from holdfast.engine.identity import Identity
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError
-from holdfast.ports import AHEAD, Clock, Store, Subscription, WorkerKind, WorkerRow
+from holdfast.ports import AHEAD, Clock, Subscription, WorkerKind, WorkerRow, WorkerStore
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -23,13 +23,19 @@ def new_worker_id() -> str:
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
+def pid_of(worker_id: str) -> int | None:
+    """The process that a worker was, also once its row is gone."""
+    pid, _, rest = worker_id.partition("-")
+    return int(pid) if rest and pid.isascii() and pid.isdigit() else None
+
+
 class Membership:
     """Registers, renews the lease, and knows until when nobody can have declared this worker dead."""
 
     def __init__(
         self,
         app: Definitions,
-        store: Store,
+        store: WorkerStore,
         clock: Clock,
         settings: Settings,
         me: Identity,
@@ -72,7 +78,7 @@ class Membership:
 
     def tell_definitions(self, schedules: Sequence[str]) -> None:
         """Something was defined since this worker has registered, in a notebook for example."""
-        self._store.learn(self._describe(self.me.worker, schedules), self._subscriptions())
+        self._store.update_worker(self._describe(self.me.worker, schedules), self._subscriptions())
 
     def _describe(self, worker_id: str, schedules: Sequence[str]) -> WorkerRow:
         return WorkerRow(
@@ -90,7 +96,7 @@ class Membership:
         """Others took this worker for dead."""
         self.is_registered = False
         self._sure_until = 0.0
-        self._store.let_go(self.me.worker)
+        self._store.release_lock(self.me.worker)
 
     # -- being alive to the others
 
@@ -126,7 +132,7 @@ class Membership:
     def look_at_others(self) -> list[str]:
         """Who lives, and who no longer does: those that are declared dead now."""
         by_lease = self._store.now() >= self._judge_from
-        dead = self._store.bury(self.me.worker, by_lease=by_lease)
+        dead = self._store.declare_dead(self.me.worker, by_lease=by_lease)
         workers = self._store.workers()
         self.is_damaged = any(worker.damage for worker in workers if worker.id == self.me.worker)
         peers = [worker for worker in workers if worker.id != self.me.worker]

@@ -30,7 +30,7 @@ class Probation:
         if not self.has_next():
             return None
         self._suspects = [live for live in self._suspects if self._runs.get(live.row.no) is live]
-        self.probed = min(self._suspects, key=lambda live: live.blame, default=None)
+        self.probed = min(self._suspects, key=lambda live: live.opening.blame, default=None)
         if self.probed is not None:
             self._suspects.remove(self.probed)
         return self.probed

@@ -124,7 +124,10 @@ def _arguments(
     return args, kwargs
 
 
-def program_for(app: Definitions, name: str, options: RunOptions) -> WorkflowProgram | StepProgram:
+Program = WorkflowProgram | StepProgram
+
+
+def program_for(app: Definitions, name: str, options: RunOptions) -> Program:
     try:
         return WorkflowProgram(app, app.find_workflow(name), options)
     except UnknownNameError:

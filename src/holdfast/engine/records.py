@@ -55,10 +55,10 @@ class RunOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self)
 
 
-# -- letters
+# -- messages
 
 
-class HookLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+class HookMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str
     key: str = ""
     payload: Raw = ev.NULL
@@ -67,13 +67,13 @@ class HookLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     by: str = ""
 
 
-class AskLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+class AskMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str
     request: str
     payload: Raw = ev.NULL
 
 
-class UndeliveredLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+class UndeliveredMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the run has sent to another one could not be delivered."""
 
     message: str
@@ -87,7 +87,7 @@ class AnswerBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: Raw = ev.NULL
 
 
-class ChildLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ChildMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     cmd: str
     child_id: str
     status: str
@@ -96,7 +96,7 @@ class ChildLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
-class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+class OutcomeMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     run_no: int
     cmd: str
     attempt: int
@@ -112,9 +112,10 @@ class OutcomeLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     retry_after: int | None = None
     lost: bool = False
     company: int = 0
+    thread: str = ""
 
 
-class BeatLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+class BeatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A sign of life of a step that was handed over, with its progress if that was told."""
 
     run_no: int
@@ -123,7 +124,7 @@ class BeatLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     progress: Raw = ev.NULL
 
 
-class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+class StreamMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a step has given to those who watch, while its run was out of memory."""
 
     run_no: int
@@ -133,7 +134,7 @@ class StreamLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     item: Raw
 
 
-class SlotLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SlotMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The command `cmd` of a run, or all of it, has got the slots it has asked for under that token, or was refused."""
 
     cmd: str
@@ -141,7 +142,7 @@ class SlotLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     refused: str = ""
 
 
-class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ControlMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Cancel, terminate, pause, resume, retry, watch. A parent that wants to be told of the outcome says who it is. With
     `children` those that the run waits for are paused or resumed with it."""
 
@@ -152,21 +153,21 @@ class ControlLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     children: bool = False
 
 
-LETTERS: dict[str, type[Any]] = {
-    "hook": HookLetter,
-    "ask": AskLetter,
-    "undelivered": UndeliveredLetter,
-    "child": ChildLetter,
-    "outcome": OutcomeLetter,
-    "beat": BeatLetter,
-    "stream": StreamLetter,
-    "slot": SlotLetter,
-    "cancel": ControlLetter,
-    "terminate": ControlLetter,
-    "pause": ControlLetter,
-    "resume": ControlLetter,
-    "retry": ControlLetter,
-    "watch": ControlLetter,
+MESSAGES: dict[str, type[Any]] = {
+    "hook": HookMessage,
+    "ask": AskMessage,
+    "undelivered": UndeliveredMessage,
+    "child": ChildMessage,
+    "outcome": OutcomeMessage,
+    "beat": BeatMessage,
+    "stream": StreamMessage,
+    "slot": SlotMessage,
+    "cancel": ControlMessage,
+    "terminate": ControlMessage,
+    "pause": ControlMessage,
+    "resume": ControlMessage,
+    "retry": ControlMessage,
+    "watch": ControlMessage,
 }
 
 
@@ -181,7 +182,7 @@ def control(
     child_of: str | None = None,
     children: bool = False,
 ) -> Message:
-    body = msgspec.json.encode(ControlLetter(reason=reason, by=by, children=children))
+    body = msgspec.json.encode(ControlMessage(reason=reason, by=by, children=children))
     return Message(
         run_id=run_id, kind=kind, body=body, control=True, late=late, run_no=run_no, child_of=child_of
     )  # fmt: skip
@@ -189,7 +190,7 @@ def control(
 
 def ask_child(codec: Codec, child_id: str, kind: str, parent_id: str, cmd: str) -> Message:
     """Watch a child, or retry it: its outcome is for the command `cmd` of its parent."""
-    body = msgspec.json.encode(ControlLetter(parent_id=parent_id, parent_cmd=cmd))
+    body = msgspec.json.encode(ControlMessage(parent_id=parent_id, parent_cmd=cmd))
     gone = child_gone(codec, child_id, parent_id, cmd)
     return Message(run_id=child_id, kind=kind, body=body, control=True, late=True, if_gone=gone)
 
@@ -215,33 +216,33 @@ def not_a_child(codec: Codec, child_id: str, parent_id: str, cmd: str) -> Messag
 
 
 def _failed_child(codec: Codec, child_id: str, parent_id: str, cmd: str, error: BaseException) -> Message:
-    letter = ChildLetter(cmd=cmd, child_id=child_id, status=Status.FAILURE, error=Raw(codec.encode_error(error)))
-    return Message(run_id=parent_id, kind="child", body=msgspec.json.encode(letter))
+    body = ChildMessage(cmd=cmd, child_id=child_id, status=Status.FAILURE, error=Raw(codec.encode_error(error)))
+    return Message(run_id=parent_id, kind="child", body=msgspec.json.encode(body))
 
 
 def child_message(row: RunRow, end: ev.Event) -> Message:
     """What a parent is told of its child's end."""
-    letter = ChildLetter(cmd=row.parent_cmd or "", child_id=row.id, status=status_of(end))
+    body = ChildMessage(cmd=row.parent_cmd or "", child_id=row.id, status=status_of(end))
     if isinstance(end, ev.RunCompleted):
-        letter.result = end.result
+        body.result = end.result
     elif isinstance(end, ev.RunFailed):
-        letter.error = end.error
+        body.error = end.error
     elif isinstance(end, ev.RunCancelled):
-        letter.reason = end.reason
+        body.reason = end.reason
     return Message(
         run_id=row.parent_id or "",
         kind="child",
-        body=msgspec.json.encode(letter),
-        dedupe=f"child:{letter.cmd}:{row.id}:{end.seq}",
+        body=msgspec.json.encode(body),
+        dedupe=f"child:{body.cmd}:{row.id}:{end.seq}",
     )
 
 
 def sent_hook(sender: str, run_id: str, name: str, key: str, payload: Raw) -> Message:
     """What a run sends to another one. If that is gone the sender is told."""
-    letter = HookLetter(name=name, key=key, payload=payload)
-    lost = UndeliveredLetter(message=f"hook {name!r} to run {run_id}", reason="there is no such run, or it has ended")
+    body = HookMessage(name=name, key=key, payload=payload)
+    lost = UndeliveredMessage(message=f"hook {name!r} to run {run_id}", reason="there is no such run, or it has ended")
     back = Message(run_id=sender, kind="undelivered", body=msgspec.json.encode(lost))
-    return Message(run_id=run_id, kind="hook", body=msgspec.json.encode(letter), if_gone=back, or_ended=True)
+    return Message(run_id=run_id, kind="hook", body=msgspec.json.encode(body), if_gone=back, or_ended=True)
 
 
 def fingerprint(name: str, call: bytes) -> bytes:
@@ -266,23 +267,24 @@ def emitted_by(outcome: Outcome) -> tuple[ev.Emitted, ...]:
 
 def stream_message(attempt: Attempt, ts: int, item: bytes) -> Message:
     """An item for whoever owns the run now."""
-    letter = StreamLetter(
+    body = StreamMessage(
         run_no=attempt.run_no, cmd=attempt.cmd, attempt=attempt.streams_as or attempt.number, ts=ts, item=Raw(item)
     )
-    return Message(run_id=attempt.run_id, kind="stream", body=msgspec.json.encode(letter))
+    return Message(run_id=attempt.run_id, kind="stream", body=msgspec.json.encode(body))
 
 
 def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "") -> Message:
     """An outcome for whoever owns the run now; with the `token` of an attempt that was executed elsewhere."""
-    letter = OutcomeLetter(
+    body = OutcomeMessage(
         run_no=outcome.attempt.run_no, cmd=outcome.attempt.cmd, attempt=outcome.attempt.number, worker=worker,
         started=outcome.started, result=ev.NULL if outcome.result is None else Raw(outcome.result),
         error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL, token=token,
         retry_after=outcome.retry_after, lost=outcome.lost, company=outcome.company,
         data={key: Raw(value) for key, value in outcome.data.items()}, emitted=emitted_by(outcome),
         logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL, handed_over=outcome.handed_over,
+        thread=outcome.thread,
     )  # fmt: skip
     return Message(
-        run_id=run_id, kind="outcome", body=msgspec.json.encode(letter),
-        dedupe=f"outcome:{letter.cmd}:{letter.attempt}", frees=letter.cmd,
+        run_id=run_id, kind="outcome", body=msgspec.json.encode(body),
+        dedupe=f"outcome:{body.cmd}:{body.attempt}", frees=body.cmd,
     )  # fmt: skip

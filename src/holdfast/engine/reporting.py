@@ -16,7 +16,7 @@ from holdfast.engine.broadcast import Broadcast
 from holdfast.engine.failures import error_text
 from holdfast.engine.identity import Identity
 from holdfast.engine.records import RunOptions
-from holdfast.ports import FINAL, Attempt, Change, Claimed, Letter, NewAttempt, RunRow, Status
+from holdfast.ports import FINAL, Attempt, Change, Claimed, InboxRow, NewAttempt, RunRow, Status
 from holdfast.telemetry.instruments import (
     ClaimReport,
     CommitReport,
@@ -127,7 +127,7 @@ class Reporter:
             failed = ev.from_json(change.records[-1].payload) if change.records else None
             error = error_text(failed.error, self._codec) if isinstance(failed, ev.AttemptFailed) else None
             tell_retry(self._run(row, live.options, status, error=error))
-        elif status == Status.WAITING and live.released and (tell_parked := tell.run_parked) is not None:
+        elif status == Status.WAITING and live.state.released and (tell_parked := tell.run_parked) is not None:
             tell_parked(self._run(row, live.options, status, reason=change.columns.get("reason", "")))
 
     def _run(
@@ -151,8 +151,8 @@ class Reporter:
 
     def taken_over(self, live: LiveRun, claimed: Claimed, now: int) -> None:
         """A run is in memory now."""
-        if claimed.letters:
-            self.letters(live.row, claimed.letters, now)
+        if claimed.messages:
+            self.messages(live.row, claimed.messages, now)
         if live.row.status != Status.RUNNING:
             return  # somebody only asks something of a run that is held or has ended
         if claimed.is_first and (tell := self._instruments.run_started) is not None:
@@ -161,11 +161,11 @@ class Reporter:
         elif not claimed.is_first and (tell := self._instruments.run_resumed) is not None:
             tell(self._run(live.row, live.options, Status.RUNNING))
 
-    def letters(self, row: RunRow, letters: Sequence[Letter], now: int) -> None:
+    def messages(self, row: RunRow, messages: Sequence[InboxRow], now: int) -> None:
         if (tell := self._instruments.message_received) is not None:
-            for letter in letters:
-                waited = max(0.0, (now - letter.ts) / 1_000_000) if letter.ts else None
-                tell(MessageReport(run_id=row.id, kind=letter.kind, clock=letter.clock, waited=waited))
+            for message in messages:
+                waited = max(0.0, (now - message.ts) / 1_000_000) if message.ts else None
+                tell(MessageReport(run_id=row.id, kind=message.kind, clock=message.clock, waited=waited))
 
     # -- attempts on their way
 

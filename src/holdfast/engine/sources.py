@@ -12,7 +12,7 @@ from holdfast.engine.domain_events import EventDelivery
 from holdfast.engine.limits import Lines
 from holdfast.engine.settings import Settings
 from holdfast.engine.ticks import Ticks
-from holdfast.ports import Letter, Store, Topic
+from holdfast.ports import InboxRow, RunStore, Store, Topic
 
 LOCKED_AWHILE = 20_000
 """Microseconds until a run that others had locked is looked at again."""
@@ -24,7 +24,7 @@ BUSY_AWHILE = 20_000
 class Claims:
     """Runs that nobody owns. `due_at` is when the next one can be claimed, by the store's clock."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RunStore) -> None:
         self._store = store
         self.stale = True
         self.is_sure = False  # somebody has told of one, so looking for it first would be a waste
@@ -62,7 +62,7 @@ class Claims:
 class Inbox:
     """Messages to runs that this worker owns."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RunStore) -> None:
         self._store = store
         self._told: set[int] = set()
         self._is_any_stale = False
@@ -79,11 +79,11 @@ class Inbox:
         """There are messages to these."""
         self._told.update(runs)
 
-    def poll(self, worker_id: str) -> list[Letter]:
-        letters = self._store.letters(worker_id, None if self._is_any_stale else sorted(self._told))
+    def poll(self, worker_id: str) -> list[InboxRow]:
+        messages = self._store.inbox(worker_id, None if self._is_any_stale else sorted(self._told))
         self._is_any_stale = False
         self._told.clear()
-        return letters
+        return messages
 
 
 class Sources:

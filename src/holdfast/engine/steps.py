@@ -23,7 +23,7 @@ from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
 from holdfast.engine.identity import Identity
 from holdfast.engine.limits import Slots
-from holdfast.engine.records import BeatLetter, OutcomeLetter, emitted_by
+from holdfast.engine.records import BeatMessage, OutcomeMessage, emitted_by
 from holdfast.errors import StepTimeoutError, TransformError, UnknownNameError, ValueCodecError, WorkerLostError
 from holdfast.ports import Attempt, AttemptRow, Clock, Outcome, RunRow
 
@@ -53,6 +53,7 @@ class Ended(msgspec.Struct, kw_only=True):
     lost: bool = False
     handed_over: bool = False
     company: int = 0
+    thread: str = ""
 
 
 def ended_here(outcome: Outcome, worker: str) -> Ended:
@@ -62,17 +63,17 @@ def ended_here(outcome: Outcome, worker: str) -> Ended:
         encoded_error=Raw(outcome.encoded_error or b"null"), retry_after=outcome.retry_after,
         data={key: Raw(value) for key, value in outcome.data.items()} if outcome.data else {},
         emitted=emitted_by(outcome) if outcome.emitted else (), logs=outcome.logs, lost=outcome.lost,
-        company=outcome.company, handed_over=outcome.handed_over,
+        company=outcome.company, handed_over=outcome.handed_over, thread=outcome.thread,
     )  # fmt: skip
 
 
-def ended_elsewhere(body: OutcomeLetter, codec: Codec) -> Ended:
+def ended_elsewhere(body: OutcomeMessage, codec: Codec) -> Ended:
     failed = bytes(body.error) != b"null"
     return Ended(
         number=body.attempt, worker=body.worker, started=body.started, result=body.result,
         error=codec.decode_error(body.error) if failed else None, encoded_error=body.error, data=body.data,
         emitted=body.emitted, logs=None if body.logs == ev.NULL else bytes(body.logs), retry_after=body.retry_after,
-        lost=body.lost, company=body.company, handed_over=body.handed_over,
+        lost=body.lost, company=body.company, handed_over=body.handed_over, thread=body.thread,
     )  # fmt: skip
 
 
@@ -358,6 +359,7 @@ class StepBook:
         return ev.StepCompleted(
             ts=now, cmd=cmd, cause=command.cause, name=command.name, args=command.args, attempt=attempt.number,
             worker=self._me.worker, started=outcome.started, undoes=command.undoes, result=Raw(outcome.result),
+            thread=outcome.thread,
         )  # fmt: skip
 
     def take(self, outcome: Outcome, command: co.ScheduleStep | None, now: int) -> Iterator[ev.StepOutcome]:
@@ -382,7 +384,7 @@ class StepBook:
         yield from self.end(command, ended_here(outcome, self._me.worker), now)
 
     def take_message(
-        self, body: OutcomeLetter, command: co.ScheduleStep, codec: Codec, now: int
+        self, body: OutcomeMessage, command: co.ScheduleStep, codec: Codec, now: int
     ) -> Iterator[ev.StepOutcome]:
         """An outcome from the inbox: its engine had lost the run when it arrived."""
         was_at_hand = body.cmd in self.at_hand
@@ -423,7 +425,7 @@ class StepBook:
             yield ev.StepCompleted(
                 ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
                 attempt=command.attempt, worker=ended.worker, started=ended.started, undoes=command.undoes,
-                result=ended.result, data=ended.data, emitted=ended.emitted,
+                result=ended.result, data=ended.data, emitted=ended.emitted, thread=ended.thread,
             )  # fmt: skip
 
     # -- steps that were handed over
@@ -459,7 +461,7 @@ class StepBook:
         ended = Ended(number=command.attempt, worker="", started=command.began, error=error, encoded_error=encoded)
         yield from self.end(command, ended, now)
 
-    def beat(self, body: BeatLetter, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+    def beat(self, body: BeatMessage, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
         """It lives, elsewhere. That is recorded now and then: often enough that whoever reads it waits long enough."""
         if bytes(body.progress) != b"null":
             self.report("progress", body.cmd, bytes(body.progress))
@@ -485,11 +487,12 @@ class StepBook:
             delay = ended.retry_after
         if delay is None or self._is_too_late(command, now + delay, ended.started):
             self.progressed()
-            yield self._failure(command, now, ended.started, ended.encoded_error, error)
+            yield self._failure(command, now, ended.started, ended.encoded_error, error, ended.worker, ended.thread)
             return
         retrying = ev.StepRetrying(
-            **self._about(command, now), started=ended.started, error=ended.encoded_error, retry_at=now + delay
-        )
+            **self._about(command, now, ended.worker), started=ended.started, error=ended.encoded_error,
+            retry_at=now + delay, thread=ended.thread,
+        )  # fmt: skip
         yield retrying
         retries = self.options(command).max_retries
         failures.step_retried(self._row, self._app.codec, retrying, None if retries is None else retries + 1)
@@ -500,19 +503,23 @@ class StepBook:
         return within is not None and again > (command.began or started) + within
 
     def _failure(
-        self, command: co.ScheduleStep, now: int, started: int, encoded: Raw, error: BaseException
+        self,
+        command: co.ScheduleStep,
+        now: int,
+        started: int,
+        encoded: Raw,
+        error: BaseException,
+        worker: str = "",
+        thread: str = "",
     ) -> ev.StepFailed:
-        failed = ev.StepFailed(**self._about(command, now), started=started, error=encoded)
+        failed = ev.StepFailed(**self._about(command, now, worker), started=started, error=encoded, thread=thread)
         failures.step_failed(self._row, self._app.codec, failed, error)
         return failed
 
     def _count_loss(
         self, command: co.ScheduleStep, now: int, started: int, company: int = 0, worker: str = ""
     ) -> Iterator[ev.StepOutcome]:
-        about = self._about(command, now)
-        if worker:
-            about["worker"] = worker
-        yield ev.StepLost(**about, started=started, company=company)
+        yield ev.StepLost(**self._about(command, now, worker), started=started, company=company)
         problem = self._why_not_again(command)
         if problem:
             if self.slots:
@@ -538,10 +545,11 @@ class StepBook:
             "os._exit), or raise max_losses"
         )
 
-    def _about(self, command: co.ScheduleStep, now: int) -> dict[str, Any]:
+    def _about(self, command: co.ScheduleStep, now: int, worker: str = "") -> dict[str, Any]:
+        """`worker` is who has executed it, if that is another one."""
         return {
             "ts": now, "cmd": command.cmd, "cause": command.cause, "name": command.name, "args": command.args,
-            "attempt": command.attempt, "worker": self._me.worker, "undoes": command.undoes,
+            "attempt": command.attempt, "worker": worker or self._me.worker, "undoes": command.undoes,
         }  # fmt: skip
 
     def progressed(self) -> None:

@@ -10,6 +10,7 @@ import datetime as dt
 import logging
 import random
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -20,7 +21,7 @@ from holdfast.engine.programs import is_durable
 from holdfast.engine.records import RunOptions, control, fingerprint, to_record
 from holdfast.engine.timetable import LIMIT, Spec, jitter, local, next_tick, ticks_to_take
 from holdfast.errors import ScheduleError
-from holdfast.ports import Message, NewRun, ScheduleChange, ScheduleRow, Store
+from holdfast.ports import Message, NewRun, ScheduleChange, ScheduleRow, ScheduleStore, WorkerQuery
 
 logger = logging.getLogger("holdfast.engine")
 BATCH = 100
@@ -144,11 +145,15 @@ def _paused(row: ScheduleRow, error: Exception) -> ScheduleChange:
     return ScheduleChange(row=msgspec.structs.replace(row, paused=True, next_at=None, reason=reason))
 
 
+class TickStore(ScheduleStore, WorkerQuery, Protocol):
+    """Schedules, and the workers whose code declares them."""
+
+
 class Ticks:
     """An engine's part: makes known what its code declares, and starts what is due. `due_at` is when to look again;
     `stale` says that somebody may have changed that."""
 
-    def __init__(self, app: Definitions, store: Store, names: Sequence[str], fires: bool) -> None:
+    def __init__(self, app: Definitions, store: TickStore, names: Sequence[str], fires: bool) -> None:
         self._app = app
         self._store = store
         self._fires = fires

@@ -203,7 +203,7 @@ class RemoteContext(StepContext):
         self.finish(outcome.result())
 
     def finish(self, outcome: Outcome) -> None:
-        frame = {**outcome_to_frame(outcome), "token": self.attempt.token}
+        frame = {**outcome_to_frame(outcome), "token": self.attempt.token, "thread": f"process {os.getpid()}"}
         with self._channel.lock:
             self._is_over = True
             self._channel.send(frame)

@@ -25,7 +25,7 @@ from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt
 
 logger = logging.getLogger("holdfast.executor")
-PATIENCE = 1.0  # seconds that the loop may take to answer before that is told
+ANSWERS_WITHIN = 1.0  # seconds that the loop may take to answer before that is told
 LONGEST_BLOCK = 5.0  # seconds of one and the same step after which the others leave it alone with its loop
 INTERRUPTED_BLOCK = 0.25  # the same where an attempt on the loop was interrupted and the loop doesn't notice
 LOOK = 0.25
@@ -211,7 +211,7 @@ class StepLoop:
         self._has_answered = False
         self._asked_at = self._blocked_since = now
         self._blocker = None
-        self.due = now + PATIENCE
+        self.due = now + ANSWERS_WITHIN
         self.call(self._answer)
         self._loops.alarms.watch(self)
 
@@ -246,12 +246,12 @@ class StepLoop:
             self._loops.alarms.forget(self)
             self._loops.replace(self, [job for job in list(self.under_way) if job.is_waiting()])
             return
-        if now - self._asked_at >= PATIENCE and not self._is_told:
+        if now - self._asked_at >= ANSWERS_WITHIN and not self._is_told:
             self._is_told = True
             logger.warning(
                 "%s holds up all others of this worker, for %g s or longer, at %s: await something there, or make "
                 "it a plain `def`, which gets a thread of its own",
-                self._who(current), PATIENCE, line_of_thread(self._thread.ident),
+                self._who(current), ANSWERS_WITHIN, line_of_thread(self._thread.ident),
             )  # fmt: skip
         self.due = now + LOOK
 

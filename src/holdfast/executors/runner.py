@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -62,9 +63,10 @@ class Runner:
 
     def run(self, definition: StepDefinition, context: StepContext) -> Outcome:
         """Execute an attempt of a plain step on this thread, in the current context."""
-        if definition.options.transaction:
-            return self._run_in_transaction(definition, context)
-        return self._run(definition, context)
+        perform = self._run_in_transaction if definition.options.transaction else self._run
+        outcome = perform(definition, context)
+        outcome.thread = threading.current_thread().name
+        return outcome
 
     def _run_in_transaction(self, definition: StepDefinition, context: StepContext) -> Outcome:
         """What the step writes and its outcome are committed together. An outcome that an earlier attempt has committed
@@ -189,6 +191,7 @@ def from_frame(context: StepContext, frame: dict[str, Any]) -> Outcome:
         attempt=context.attempt, started=context.started, result=frame["result"], encoded_error=encoded,
         error=None if encoded is None else _rebuilt(context.codec, encoded), retry_after=frame["retry_after"],
         data=frame["data"], emitted=frame["emitted"], handed_over=frame["handed_over"], logs=context.kept_logs(),
+        thread=frame.get("thread", ""),
     )  # fmt: skip
 
 

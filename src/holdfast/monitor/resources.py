@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.registry import is_own
+from holdfast.engine.membership import pid_of
 from holdfast.errors import RunNotFoundError
 from holdfast.ports import FINAL, Query, RunQuery, RunRow, Status
 from holdfast.views.details import RunSource, read_details, read_values
@@ -62,6 +63,9 @@ FOLDED = 12
 """More neighbours of one name are one row, until somebody opens it."""
 STEPS_SHOWN = 200
 CHILDREN_SHOWN = 500
+DATA_SHOWN = 5
+SHORT = 200
+"""Longer data is not shown in a list of runs."""
 LONG = 65_536
 """A longer input or result is read by those who look at it."""
 NODES_SHOWN = 400
@@ -99,11 +103,18 @@ class Resources:
         rows = store.runs(replace(query, after=after, limit=limit + 1))
         now = store.now()
         shown = rows[:limit]
+        data = store.data_of([row.no for row in shown], SHORT) if shown else {}
         return {
             "now": iso(now),
-            "runs": [{**run_summary(row, now), "doing": doing(row, now)} for row in shown],
+            "runs": [
+                {**run_summary(row, now), "doing": doing(row, now), "data": self._data(data.get(row.no, {}))}
+                for row in shown
+            ],
             "after": shown[-1].no if len(rows) > limit else None,
         }
+
+    def _data(self, published: Mapping[str, bytes]) -> dict[str, Any]:
+        return {key: self.reader.named(key, value) for key, value in list(published.items())[:DATA_SHOWN]}
 
     def counts(self, filter: str) -> dict[str, Any]:
         """Of the runs that a filter finds, whatever it says of statuses."""
@@ -311,7 +322,8 @@ class Resources:
                     "error": self.reader.error(attempt.error),
                     "worker": attempt.worker,
                     "host": workers[attempt.worker].host if attempt.worker in workers else None,
-                    "pid": workers[attempt.worker].pid if attempt.worker in workers else None,
+                    "pid": workers[attempt.worker].pid if attempt.worker in workers else pid_of(attempt.worker),
+                    "thread": attempt.thread or None,
                 }
                 for attempt in step.tries
             ],

@@ -104,7 +104,7 @@ def _refuse_the_living(source: SqlStore) -> None:
     """Whoever is dead is declared so, which gives back its runs."""
     for app in source.apps():
         source.app = app
-        source.bury("")
+        source.declare_dead("")
     with source.read() as db:
         _refuse_workers(source, db)
 

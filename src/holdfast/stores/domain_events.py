@@ -150,7 +150,7 @@ class EventTables(SqlQuery):
                     continue  # another worker of this app was faster
                 for run in delivery.runs:
                     self._insert_run(db, run)
-                for number, message in delivery.letters:
+                for number, message in delivery.messages:
                     if db.execute(self._q["end_subscription"], {"id": number}).rowcount:
                         self._insert_message(db, message)
 

@@ -15,10 +15,10 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from holdfast.errors import StoreError
-from holdfast.ports import Notifier, Store, Topic, Watch
+from holdfast.ports import Notifier, OnRing, OnTold, Store, Topic, Watch
 from holdfast.stores.forks import gate
 
 logger = logging.getLogger("holdfast")
@@ -71,7 +71,7 @@ class Doorbell(Notifier):
 
     # -- an engine's side
 
-    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> str:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         self.clear_stale()
         try:
             self._in, self._name = self.hang()
@@ -79,7 +79,7 @@ class Doorbell(Notifier):
             logger.warning("no bell can be hung in %s (%s): starts are found by the sweep", self._folder, error)
             return ""
         self._thread = threading.Thread(
-            target=self._receive, args=(self._in, on_ring, on_told), name="holdfast-bell", daemon=True
+            target=self._receive, args=(self._in, topics, on_ring, on_told), name="holdfast-bell", daemon=True
         )
         self._thread.start()
         return self._name
@@ -122,9 +122,7 @@ class Doorbell(Notifier):
                 return True
         return True
 
-    def _receive(
-        self, bell: socket.socket, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]
-    ) -> None:
+    def _receive(self, bell: socket.socket, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> None:
         while True:
             try:
                 data = bell.recv(2048)
@@ -136,7 +134,8 @@ class Doorbell(Notifier):
                 case [b"watch", run_id, name, since] if since.isdigit():
                     self._add_watcher(run_id.decode(errors="replace"), os.fsdecode(name), int(since))
                 case [b"ring", topic] if topic in _TOPICS:
-                    on_ring(_TOPICS[topic])
+                    if _TOPICS[topic] in topics:
+                        on_ring(_TOPICS[topic])
                 case [b"told", owner, *runs] if all(map(bytes.isdigit, runs)):
                     on_told(owner.decode(errors="replace"), [int(no) for no in runs])
                 case _:
@@ -265,7 +264,7 @@ class Intercom(Notifier):
         self._announced = 0
         self._runs: dict[str, int] = {}
 
-    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> str:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         self._listeners.append(on_ring)
         return ""
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from holdfast.errors import StoreUnavailableError
 
-PATIENCE = 5.0
+THREADS_LEAVE_WITHIN = 5.0
 """How long a fork waits for threads that use a file, in seconds."""
 
 
@@ -81,7 +81,7 @@ class ForkGate:
     # -- around a fork
 
     def _before(self) -> None:
-        me, deadline = threading.get_ident(), time.monotonic() + PATIENCE
+        me, deadline = threading.get_ident(), time.monotonic() + THREADS_LEAVE_WITHIN
         with self._lock:
             self._forking += 1
             # Whoever forks while it uses a file itself would wait for those that wait for it.

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 from holdfast.errors import ArgumentError
-from holdfast.ports import Notifier, Topic, Watch
+from holdfast.ports import Notifier, OnRing, OnTold, Topic, Watch
 from holdfast.stores.shared import SqlStore, all_scripts
 
 
@@ -124,7 +124,7 @@ class JoinedNotifier(Notifier):
     def __init__(self, tell: Callable[[Topic, bool], None] = lambda topic, everyone: None) -> None:
         self._tell = tell
 
-    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> NoReturn:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> NoReturn:
         raise ArgumentError("nobody listens in a transaction")
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:

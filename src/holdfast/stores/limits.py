@@ -39,7 +39,7 @@ class Waiting(msgspec.Struct, gc=False):
     holder: str
     token: str
     rest: str
-    letter: bytes
+    message: bytes
     refusal: bytes | None
     eviction: bytes | None
     control: int
@@ -167,7 +167,7 @@ class LimitTables(SqlQuery):
                 (lim, key, fair), *rest = ask.lines
                 rows.append(
                     (self.app, lim, key, fair, change.no, ask.cmd, holder(change.no, ask.cmd), ask.token, json.dumps(rest),
-                     ask.letter, ask.refusal, ask.eviction, int(ask.control), now)
+                     ask.message, ask.refusal, ask.eviction, int(ask.control), now)
                 )  # fmt: skip
         for sql, values in self.dialect.insert("slots", SLOT, rows):
             db.execute(f"{sql} ON CONFLICT DO NOTHING", values)  # nobody may know that it was asked for already
@@ -250,7 +250,7 @@ class Round:
         found = self._ask("lock_limit").fetchone()
         self._limit = _limit(found) if found is not None else LimitRow(name=name)
         self._now = tables.now()
-        self._served = Served(letters=[], onward=[], moved=set(), due={})
+        self._served = Served(messages=[], onward=[], moved=set(), due={})
         self._granted: list[Waiting] = []
         self._told: list[tuple[Any, ...]] = []
 
@@ -342,12 +342,12 @@ class Round:
             (lim, key, fair), *rest = json.loads(each.rest) or [("", "", "")]
             if lim:
                 onward.append(
-                    (self._app, lim, key, fair, each.run, each.cmd, each.holder, each.token, json.dumps(rest), each.letter,
+                    (self._app, lim, key, fair, each.run, each.cmd, each.holder, each.token, json.dumps(rest), each.message,
                      each.refusal, each.eviction, each.control, each.asked_at)
                 )  # fmt: skip
                 self._served.onward.append(lim)
             else:
-                self._tell(each, each.letter)
+                self._tell(each, each.message)
         for statement in self._dialect.insert("slots", SLOT, onward):
             self._db.execute(*statement)
 
@@ -357,11 +357,11 @@ class Round:
             for each in refused:
                 self._tell(each, each.refusal or b"{}")
 
-    def _tell(self, each: Waiting, letter: bytes) -> None:
+    def _tell(self, each: Waiting, message: bytes) -> None:
         if each.owner == self._worker:
-            self._served.letters.append((each.run, letter))
+            self._served.messages.append((each.run, message))
         else:
-            self._told.append((each.run, "slot", each.control, letter, self._now))
+            self._told.append((each.run, "slot", each.control, message, self._now))
 
 
 def holder(no: int, cmd: str) -> str:

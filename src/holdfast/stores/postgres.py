@@ -142,7 +142,7 @@ class PostgresStore(Guests, SqlStore):
 
     def close(self) -> None:
         for worker_id in list(getattr(self, "_alive_here", ())):
-            self.let_go(worker_id)
+            self.release_lock(worker_id)
         self._connections.close()
 
     # -- schema
@@ -369,7 +369,7 @@ def _again(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in (
-    "register", "learn", "unregister", "bury", "create", "create_all", "put_off", "commit", "post_all", "delete",
+    "register", "update_worker", "unregister", "declare_dead", "create", "create_all", "put_off", "commit", "post_all", "delete",
     "delete_all", "collect", "set_aside", "save_schedules", "emit", "deliver", "claim_attempts", "claim_attempt",
     "end_attempts", "release_attempts", "report_attempts", "declare_limits", "serve",
 ):  # fmt: skip

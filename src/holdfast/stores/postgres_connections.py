@@ -21,7 +21,7 @@ from holdfast.stores.arrays import adapt
 from holdfast.stores.joining import qualified
 
 POOL = 10
-PATIENCE = 10.0
+LONGEST_WAIT = 10.0
 """Seconds for a connection, for a lock."""
 _of_the_parent: list[Any] = []
 
@@ -53,7 +53,9 @@ class Connections:
         self.shares_sessions = pooler == "transaction"
         """Each transaction may be in another session: there are no settings, locks and notifications that last longer."""
         options = self._read_options()
-        ours = f"-c search_path={self.schema} -c lock_timeout={PATIENCE:g}s -c idle_in_transaction_session_timeout=30s"
+        ours = (
+            f"-c search_path={self.schema} -c lock_timeout={LONGEST_WAIT:g}s -c idle_in_transaction_session_timeout=30s"
+        )
         self._options = {**options, "options": f"{options['options']} {ours}".strip()}
         self._for_steps = {**options, "options": f"-c idle_in_transaction_session_timeout=60s {options['options']}"}
         if self.shares_sessions:
@@ -104,8 +106,8 @@ class Connections:
                     raise StoreUnavailableError(f"{self.shown} was closed; open another store")
                 self._pools[name] = ConnectionPool(
                     self._conninfo, kwargs={"autocommit": True, **options}, min_size=1, max_size=self.size,
-                    timeout=PATIENCE, configure=adapt, name=f"holdfast-{name}", num_workers=1, open=True,
-                    reconnect_timeout=PATIENCE,
+                    timeout=LONGEST_WAIT, configure=adapt, name=f"holdfast-{name}", num_workers=1, open=True,
+                    reconnect_timeout=LONGEST_WAIT,
                 )  # fmt: skip
             return self._pools[name]
 

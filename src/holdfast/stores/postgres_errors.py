@@ -13,7 +13,7 @@ from holdfast.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
-from holdfast.stores.postgres_connections import PATIENCE
+from holdfast.stores.postgres_connections import LONGEST_WAIT
 
 
 class Conflict(StoreBusyError):
@@ -27,7 +27,7 @@ def in_our_words(error: Exception, where: str, size: int) -> StoreError:
         return Conflict(f"{where} refused a transaction because of others ({text}); it is tried again")
     if isinstance(error, PoolTimeout | TooManyRequests):
         return StoreBusyError(
-            f"no connection to {where} within {PATIENCE:g} s: the server is down, or all {size} of this process "
+            f"no connection to {where} within {LONGEST_WAIT:g} s: the server is down, or all {size} of this process "
             "are in use; raise ?pool="
         )
     if isinstance(error, psycopg.Error) and code == "HF001":  # of our own, see copying.py

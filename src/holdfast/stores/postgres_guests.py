@@ -18,7 +18,7 @@ from holdfast.ports import Notifier, Store, Topic
 from holdfast.stores.arrays import adapt
 from holdfast.stores.joining import JoinedNotifier, JoinedStore, driver_connection, no_transaction, wrong_kind
 from holdfast.stores.postgres_connections import Connections, ForeignDb
-from holdfast.stores.postgres_sql import notify, ring_of
+from holdfast.stores.postgres_sql import notify, rings_of
 from holdfast.stores.shared import SqlStore
 
 
@@ -52,7 +52,7 @@ class Guests(SqlStore, abc.ABC):
 
     def _tell_in(self, db: ForeignDb, topic: Topic, everyone: bool) -> None:
         with self._errors():
-            db.execute(*notify(self.schema, [ring_of("", "*" if everyone else self.app, topic)]))
+            db.execute(*notify(self.schema, rings_of("", "*" if everyone else self.app, topic)))
 
     def _check_same(self, driver: psycopg.Connection[Any], db: ForeignDb) -> None:
         """That it leads to this very store; once for each connection."""

@@ -13,20 +13,20 @@ import os
 import secrets
 import select
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
 from psycopg import generators
 
 from holdfast.errors import StoreError
-from holdfast.ports import Notifier, Topic, Watch
+from holdfast.ports import Notifier, OnRing, OnTold, Topic, Watch
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres_sql import channel_of, notify, ring_of
+from holdfast.stores.postgres_sql import ENGINES, EXECUTORS, PROGRAMS, Note, channel_of, notify, rings_of
 
 logger = logging.getLogger("holdfast")
 PAYLOAD = 7_000  # the server's own limit is 8,000 bytes
-PATIENCE = 5.0
+LISTENING_WITHIN = 5.0
 LOOK = 500
 """Milliseconds until whoever hears nothing asks whether it is over."""
 OFTEN = 5
@@ -41,16 +41,17 @@ class PostgresNotifier(Notifier):
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._channel = channel_of(store.schema)
+        self._wanted: set[str] = set()  # to which of those who are told something this one belongs
         self._name = secrets.token_hex(4)
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._line: Line | None = None
         self._times = 0
-        self._on_ring: Callable[[Topic], None] | None = None
-        self._on_told: Callable[[str, Sequence[int]], None] | None = None
+        self._on_ring: OnRing | None = None
+        self._on_told: OnTold | None = None
         self._watches: dict[str, set[_Watch]] = {}
         self._is_listening = threading.Event()
+        self._has_listened = False
         self._is_closed = threading.Event()
         self._listener: threading.Thread | None = None
 
@@ -59,33 +60,33 @@ class PostgresNotifier(Notifier):
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         if self._on_ring is not None:
             self._on_ring(topic)
-        self._send([ring_of(self._name, "*" if everyone else self._store.app, topic)])
+        self._send(rings_of(self._name, "*" if everyone else self._store.app, topic))
 
     def tell(self, owner: str, runs: Sequence[int]) -> None:
         if self._on_told is not None:
             self._on_told(owner, runs)
-        self._send(self._named("told", runs, owner))
+        self._send(self._notes(ENGINES, "told", runs, owner))
 
     def announce(self, run_ids: Iterable[str]) -> None:
         told = list(run_ids)
         self._wake(told)
-        self._send(self._named("runs", told))
+        self._send(self._notes(PROGRAMS, "runs", told))
 
-    def _named(self, what: str, runs: Sequence[str | int], *before: str) -> list[str]:
-        return [json.dumps([self._name, what, self._store.app, *before, *some]) for some in _portions(runs)]
+    def _notes(self, whom: str, what: str, runs: Sequence[str | int], *before: str) -> list[Note]:
+        return [(whom, json.dumps([self._name, what, self._store.app, *before, *some])) for some in _portions(runs)]
 
-    def _send(self, payloads: Sequence[str]) -> None:
-        if not payloads:
+    def _send(self, notes: Sequence[Note]) -> None:
+        if not notes:
             return
         with self._sending:
             self._times += 1
             if self._listener is not None or self._times > OFTEN:
                 with contextlib.suppress(StoreError, psycopg.Error):
-                    self._open_line().send(payloads)
+                    self._open_line().send(notes)
                     return
                 self._line = None
         with contextlib.suppress(StoreError), self._store.read() as db:
-            db.execute(*notify(self._store.schema, payloads))
+            db.execute(*notify(self._store.schema, notes))
 
     def _open_line(self) -> Line:
         line = self._line
@@ -93,38 +94,37 @@ class PostgresNotifier(Notifier):
             _of_the_parent.append(line)  # closing it would hurt the parent
             line = None
         if line is None:
-            line = Line(self._store.connect(), self._channel)
+            line = Line(self._store.connect(), self._store.schema)
         self._line = line
         return line
 
     # -- hearing
 
-    def listen(self, on_ring: Callable[[Topic], None], on_told: Callable[[str, Sequence[int]], None]) -> str:
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         self._on_ring, self._on_told = on_ring, on_told
-        self._start_listening()
-        return self._channel
+        self._start_listening(EXECUTORS if Topic.ATTEMPTS in topics else ENGINES)
+        return channel_of(self._store.schema, ENGINES)
 
     def watch(self, run_id: str) -> Watch:
-        self._start_listening()
+        self._start_listening(PROGRAMS)
         return _Watch(self, self._watches, self._lock, run_id)
 
-    def _start_listening(self) -> None:
+    def _start_listening(self, whom: str) -> None:
         with self._lock:
+            if whom not in self._wanted:
+                self._wanted.add(whom)
+                self._is_listening.clear()
             if not self._store.hears:
                 self._is_listening.set()  # whoever waits looks once a second
             elif self._listener is None:
                 self._listener = threading.Thread(target=self._keep_listening, name="holdfast-listen", daemon=True)
                 self._listener.start()
-        self._is_listening.wait(PATIENCE)
+        self._is_listening.wait(LISTENING_WITHIN)
 
     def _keep_listening(self) -> None:
         while not self._is_closed.is_set():
             try:
                 with contextlib.closing(self._store.connect()) as connection:
-                    connection.execute(f'LISTEN "{self._channel}"')
-                    if self._is_listening.is_set() and self._on_ring is not None:
-                        self._on_ring(Topic.EVERYTHING)  # something may have been told while this was not listening
-                    self._is_listening.set()
                     self._hear(connection)
             except (StoreError, psycopg.Error) as error:
                 if not self._is_closed.is_set():
@@ -135,7 +135,10 @@ class PostgresNotifier(Notifier):
         server = connection.pgconn
         poll = select.poll()
         poll.register(server.socket, select.POLLIN)
+        heard: set[str] = set()
         while not self._is_closed.is_set():
+            if not self._wanted <= heard:
+                self._listen_to(connection, heard)
             if poll.poll(LOOK):
                 server.consume_input()
             notes = []
@@ -143,6 +146,17 @@ class PostgresNotifier(Notifier):
                 notes.append(note.extra)
             if notes:
                 self._heard(notes)
+
+    def _listen_to(self, connection: psycopg.Connection[Any], heard: set[str]) -> None:
+        for whom in self._wanted - heard:
+            connection.execute(f'LISTEN "{channel_of(self._store.schema, whom)}"')
+            heard.add(whom)
+        if self._has_listened and self._on_ring is not None:
+            self._on_ring(Topic.EVERYTHING)  # something may have been told while this was not listening
+        self._has_listened = True
+        with self._lock:
+            if self._wanted <= heard:
+                self._is_listening.set()
 
     def _heard(self, notes: Iterable[bytes]) -> None:
         topics: dict[Topic, None] = {}
@@ -184,16 +198,17 @@ class PostgresNotifier(Notifier):
 class Line:
     """A connection to tell something without waiting for the answer: that is taken when there is more to tell."""
 
-    def __init__(self, connection: psycopg.Connection[Any], channel: str) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
         self.pid = os.getpid()
         self._connection = connection
-        self._channel = channel.encode()
+        self._schema = schema
         self._is_waiting = False
 
-    def send(self, payloads: Sequence[str]) -> None:
-        for payload in payloads:
+    def send(self, notes: Sequence[Note]) -> None:
+        for whom, told in notes:
             self._finish()
-            self._connection.pgconn.send_query_params(b"SELECT pg_notify($1, $2)", [self._channel, payload.encode()])
+            channel = channel_of(self._schema, whom)
+            self._connection.pgconn.send_query_params(b"SELECT pg_notify($1, $2)", [channel.encode(), told.encode()])
             self._is_waiting = True
             self._connection.pgconn.flush()
 

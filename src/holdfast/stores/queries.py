@@ -211,6 +211,13 @@ class SqlQuery(abc.ABC):
             rows = db.execute(self._q["data"], {"no": self._number(db, run_id)}).fetchall()
         return {key.removeprefix("data."): body for key, body in rows}
 
+    def data_of(self, numbers: Sequence[int], most: int) -> dict[int, dict[str, bytes]]:
+        found: dict[int, dict[str, bytes]] = {}
+        with self.read() as db:
+            for run, key, body in db.execute(self._q["data_of"], {"nos": self.dialect.array(numbers), "most": most}):
+                found.setdefault(run, {})[key.removeprefix("data.")] = body
+        return found
+
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         with self.read() as db:
             return dict(db.execute(self._q["attributes"], {"no": self._number(db, run_id), "key": key}).fetchall())

@@ -21,6 +21,8 @@ DISORDER = 60 * 1_000_000
 """A run with a lower number than another was created before it, or at most so many microseconds later: clocks are set, and
 transactions overtake others."""
 NEWEST = "ORDER BY no DESC LIMIT :limit"
+NEWEST_OF_FEW = "ORDER BY no + 0 DESC LIMIT :limit"
+"""In the order of no index: PostgreSQL would read all runs from the newest on until some have such ids."""
 OFF = "{unindexed}"
 
 Ask = Callable[[str, dict[str, Any]], list[Any]]
@@ -47,6 +49,7 @@ class Search:
         self._where = ["app = :app"]
         self.parameters: dict[str, Any] = {"app": app, "limit": query.limit}
         self._leads = False
+        self._few_ids = False
         self._attributes = 0
         self._by_family()
         self._by_attributes()
@@ -56,7 +59,8 @@ class Search:
     def statement(self, columns: str, spread: bool = False) -> str:
         """If it is `spread`, several names and statuses share the limit evenly, and come in any order."""
         branches = self._branches()
-        selects = [f"SELECT {columns} FROM runs WHERE {' AND '.join(branch)} {NEWEST}" for branch in branches]
+        newest = NEWEST_OF_FEW if self._few_ids else NEWEST
+        selects = [f"SELECT {columns} FROM runs WHERE {' AND '.join(branch)} {newest}" for branch in branches]
         if len(selects) == 1:
             return selects[0]
         union = " UNION ALL ".join(f"SELECT * FROM ({select}) b{i}" for i, select in enumerate(selects))
@@ -91,6 +95,8 @@ class Search:
         """By what runs are kept under. Older versions wrote the encoded value itself, newer ones a text that sorts as it."""
         if self._query.schedule is not None:
             self._by_attribute("schedule", [_Place(self._query.schedule)])
+        if self._query.forked_from is not None:
+            self._by_attribute("forked_from", [_Place(self._query.forked_from)])
         for key, value in self._query.data.items():
             order, body = order_key(value.encode()), value.encode()
             exact = order[0] in EXACT and len(order) < VALUE_LIMIT
@@ -141,6 +147,7 @@ class Search:
         few = self._are_few(inside, {**values, "app": self._app}, FEW_IDS)
         column = "id" if few else f"{OFF}id"
         self._add(f"{column} >= :prefix AND {column} < :beyond", **values)
+        self._few_ids = few
         self._leads = self._leads or few
 
     def _by_time_and_number(self) -> None:

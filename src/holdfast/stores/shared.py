@@ -29,7 +29,7 @@ from holdfast.ports import (
     Committed,
     Emission,
     Farewell,
-    Letter,
+    InboxRow,
     Message,
     NewRun,
     Notifier,
@@ -57,7 +57,7 @@ from holdfast.telemetry.clock import LamportClock, is_clock
 
 HISTORY = ("run", "seq", "kind", "name", "cmd", "cause", "attempt", "worker", "ts", "payload", "clock")
 PARTS = ("blobs", "history", "inbox", "attempts", "attributes", "streams", "subscriptions", "requests", "slots")
-PATIENCE = 100_000
+LET_IN_WITHIN = 100_000
 TIMES = ("wake_at", "expires_at")
 LAST_TIME = 2**63 - 1
 CLOCK_RESERVE = 10_000
@@ -213,7 +213,7 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
                 )  # fmt: skip
                 self._welcome(db, worker, subscriptions)
         except BaseException:
-            self.let_go(worker.id)
+            self.release_lock(worker.id)
             raise
 
     def _notice_clock(self, db: Any, now: int, lease: int) -> None:
@@ -223,8 +223,8 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
         if max((leased or 0) - lease, int(bytes(left[0])) if left else 0) > now + AHEAD:
             db.execute(self._q["reset_times"], {"app": self.app, "now": now, "ahead": now + AHEAD})
 
-    def learn(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
-        with self.write("learn") as db:
+    def update_worker(self, worker: WorkerRow, subscriptions: Sequence[Subscription] = ()) -> None:
+        with self.write("update_worker") as db:
             parameters = {
                 "worker": worker.id, "names": json.dumps(worker.names), "schedules": json.dumps(worker.schedules),
                 "queues": json.dumps(worker.queues), "steps": json.dumps(worker.steps),
@@ -255,22 +255,22 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
             if found is not None:
                 self._dismiss(db, found[0])
             db.execute(self._q["set_meta"], {"key": "left_at", "value": str(self.now()).encode()})
-        self.let_go(worker_id)
+        self.release_lock(worker_id)
 
-    def let_go(self, worker_id: str) -> None:
+    def release_lock(self, worker_id: str) -> None:
         lock = self._alive_here.pop(worker_id, None)
         if lock is not None:
             lock.release()
 
-    def bury(self, me: str, by_lease: bool = True) -> list[str]:
+    def declare_dead(self, me: str, by_lease: bool = True) -> list[str]:
         now = self.now()
         others = [worker for worker in self.workers() if worker.id != me]
         dead = self._dead([worker.id for worker in others])
         over = [worker for worker in others if worker.id in dead or (by_lease and worker.lease_until < now)]
-        buried = []
+        declared = []
         for worker in over:
-            with self.write("bury") as db:
-                if self.now() - now > PATIENCE:
+            with self.write("declare_dead") as db:
+                if self.now() - now > LET_IN_WITHIN:
                     break  # this had to wait to be let in, and so may their heartbeats
                 # Its row goes first: what it is about to commit is then either refused, or done before its runs are
                 # released. The other way round it could claim one more, which would be nobody's for ever.
@@ -281,11 +281,11 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
                 db.execute(self._q["release_runs"], {"loss": 1, "now": now, "worker": worker.id})
                 db.execute(self._q["release_lost"], {"app": self.app, "now": now})
                 self._dismiss(db, found[0])
-            buried.append(worker.id)
+            declared.append(worker.id)
             lock = self.life_lock(worker.id)
             if lock is not None and worker.id not in self._alive_here:
                 lock.clear()
-        return buried
+        return declared
 
     def _dead(self, worker_ids: Sequence[str]) -> Collection[str]:
         """Those of them that hold no life lock."""
@@ -497,24 +497,24 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
         # Before the messages: one that ends in between is then found as both, and never as neither.
         for row in db.execute(self._q["attempts_of_runs"], {"nos": nos}):
             claimed[row[1]].attempts.append(self._attempt(row))
-        for letter in db.execute(self._q["letters_of_runs"], {"nos": nos}):
-            claimed[letter[1]].letters.append(Letter(*letter))
-            clocks.append(letter[5])
+        for message in db.execute(self._q["inbox_of_runs"], {"nos": nos}):
+            claimed[message[1]].messages.append(InboxRow(*message))
+            clocks.append(message[5])
         self._heard(clocks)
         limited = [row.no for row in rows if row.limited]
         for no, slots in self._slots(db, limited).items() if limited else ():
             claimed[no].slots = slots
         return list(claimed.values())
 
-    def letters(self, worker_id: str, runs: Sequence[int] | None = None) -> list[Letter]:
-        query, parameters = "letters_of_worker", {"worker": worker_id}
+    def inbox(self, worker_id: str, runs: Sequence[int] | None = None) -> list[InboxRow]:
+        query, parameters = "inbox_of_worker", {"worker": worker_id}
         if runs is not None:
-            query, parameters = "letters_for_runs", {"worker": worker_id, "nos": self.dialect.array(runs)}
+            query, parameters = "inbox_for_runs", {"worker": worker_id, "nos": self.dialect.array(runs)}
         with self.read() as db:
-            letters = [Letter(*row) for row in db.execute(self._q[query], parameters)]
-        if letters:
-            self._heard(letter.clock for letter in letters)
-        return letters
+            messages = [InboxRow(*row) for row in db.execute(self._q[query], parameters)]
+        if messages:
+            self._heard(message.clock for message in messages)
+        return messages
 
     def post(self, message: Message) -> Posted:
         return self.post_all([message])[0]
@@ -582,9 +582,9 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
             return None, False
         if row.owner is not None or row.status not in (*FINAL, Status.PAUSED, Status.STUCK):
             return row.status, False
-        letters = db.execute(self._q["letters_of_runs"], {"nos": self.dialect.array([row.no])}).fetchall()
+        messages = db.execute(self._q["inbox_of_runs"], {"nos": self.dialect.array([row.no])}).fetchall()
         self._delete(db, row.no)
-        for message in farewell(row, [Letter(*letter) for letter in letters]) if farewell is not None else ():
+        for message in farewell(row, [InboxRow(*message) for message in messages]) if farewell is not None else ():
             self._insert_message(db, message)
         return row.status, True
 

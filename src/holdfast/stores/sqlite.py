@@ -432,7 +432,7 @@ class SqliteStore(SqlStore):
             self._clear_stale_locks()
 
     def _clear_stale_locks(self) -> None:
-        """Remove the lock files of workers that were buried while they were frozen, and died later."""
+        """Remove the lock files of workers that were declared dead while they were frozen, and died later."""
         folder, name = os.path.split(self.path)
         with contextlib.suppress(OSError):
             for file in os.listdir(folder):

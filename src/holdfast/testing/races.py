@@ -34,7 +34,7 @@ from holdfast.testing.contract import LEASE, NAMES, MovableClock, record
 
 BLOCKED = 0.08
 """Seconds after which an operation that has not returned is taken to wait for the other one."""
-PATIENCE = 30.0
+LONGEST_WAIT = 30.0
 
 
 class Scene:
@@ -127,8 +127,8 @@ class Scene:
         store.commit(self.w1, [Change(no=self.mine.row.no, records=[record(2)], columns=columns)], 0, NAMES)
 
     def expires(self, store: Store) -> None:
-        self.one.let_go(self.w1)
-        store.bury(self.w2)
+        self.one.release_lock(self.w1)
+        store.declare_dead(self.w2)
 
     def leaves(self, store: Store) -> None:
         store.unregister(self.w1)
@@ -165,8 +165,8 @@ class Scene:
 
     def loses(self, store: Store) -> None:
         """The executor is declared dead, and its attempt ended in its name."""
-        self.two.let_go(self.x2)
-        store.bury(self.w1)
+        self.two.release_lock(self.x2)
+        store.declare_dead(self.w1)
         for lost in store.lost_attempts(10):
             self.ended += store.end_attempts(lost.worker or "", [self._end(lost.token, "lost")])
 
@@ -243,7 +243,7 @@ _numbers = itertools.count(1)
 
 
 def _asks(*cmds: str) -> list[Ask]:
-    return [Ask(cmd=cmd, token=cmd, lines=[(LIMIT, "", "")], letter=b"{}") for cmd in cmds]
+    return [Ask(cmd=cmd, token=cmd, lines=[(LIMIT, "", "")], message=b"{}") for cmd in cmds]
 
 
 def _beside(first: Operation) -> list[Operation]:
@@ -279,7 +279,7 @@ class Stopped:
         self._seen += 1
         if self._seen == self._at:
             self.is_there.set()
-            assert self.go_on.wait(PATIENCE)
+            assert self.go_on.wait(LONGEST_WAIT)
 
 
 class _Counting:
@@ -319,14 +319,14 @@ class RaceContract:
         assert two.logical_clock.value > one.clocks("new")[1] > at, "a history that it claimed"
         at = far()
         one.post(Message(run_id="new", kind="hook"))
-        assert two.letters(scene.w2)[-1].clock > at
-        assert two.logical_clock.value > one.letters(scene.w2)[-1].clock, "a message"
+        assert two.inbox(scene.w2)[-1].clock > at
+        assert two.logical_clock.value > one.inbox(scene.w2)[-1].clock, "a message"
         at = far()
         one.beat(scene.w1, LEASE)
         two.workers()
         assert two.logical_clock.value > at, "a heartbeat"
         two.post(Message(run_id="new", kind="hook"))
-        assert one.letters(scene.w2)[-1].clock > at, "and what it writes tells of that"
+        assert one.inbox(scene.w2)[-1].clock > at, "and what it writes tells of that"
 
     def conflicts(self, stores: tuple[Any, Any]) -> int:
         """How often the database had to refuse a transaction because of another one, if it counts that."""
@@ -374,8 +374,8 @@ class RaceContract:
         two.start()
         overtaken.wait(BLOCKED)
         stopped.go_on.set()
-        one.join(PATIENCE)
-        two.join(PATIENCE)
+        one.join(LONGEST_WAIT)
+        two.join(LONGEST_WAIT)
         what = f"{first.__name__}, stopped after statement {at}, and {second.__name__}"
         assert not one.is_alive(), what
         assert not two.is_alive(), what
@@ -388,7 +388,7 @@ class RaceContract:
         finally:
             for store in stores:
                 for worker in store.workers():
-                    store.let_go(worker.id)
+                    store.release_lock(worker.id)
         return stopped.is_there.is_set()
 
 

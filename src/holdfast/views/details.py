@@ -96,7 +96,7 @@ def read_details(
         **({"result": None} if "result" in large else outcome_summary(row, end, reader)),
         "hooks": hook_summaries(open_hooks(events, row)),
         "unclaimed": unclaimed_summaries(unclaimed(events), reader),
-        "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
+        "data": {key: reader.named(key, value) for key, value in store.data(row.id).items()},
         "events": events[-1].seq if events else 0,
         "steps": [
             step_summary(view, reader, progress, logs, children.get(view.child_id))
@@ -116,7 +116,7 @@ def read_values(store: RunSource, row: RunRow, reader: PlainReader) -> dict[str,
         "input": reader.value(input),
         **({"canvas": outline(canvas_of(input))} if input is not None and is_own(row.workflow) else {}),
         **outcome_summary(row, next((event for event in events if event.seq == row.end_seq), None), reader),
-        "data": {key: reader.value(value) for key, value in store.data(row.id).items()},
+        "data": {key: reader.named(key, value) for key, value in store.data(row.id).items()},
     }
 
 

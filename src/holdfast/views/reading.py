@@ -17,6 +17,7 @@ FOLLOWED = 20
 
 MOST_CHILDREN = 100_000
 MAX_DEPTH = 20
+MOST_FORKS = 50
 REMEMBERED = 120_000
 """So many events of histories that were read last are kept."""
 
@@ -63,6 +64,7 @@ class RunTree:
         if row is None:
             raise RunNotFoundError(f"run {self.root_id} was deleted", run_id=self.root_id)
         self._read(row, 0)
+        self._runs[row.id].forks = self.store.runs(RunQuery(forked_from=row.id, limit=MOST_FORKS))[::-1]
         return tree_of(self._runs, self.root_id, self.store.now(), self._reader)
 
     @property

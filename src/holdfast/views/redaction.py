@@ -23,6 +23,9 @@ class RedactingReader(PlainReader):
     def value(self, data: Data | None) -> Any:
         return self._walk("", super().value(data))
 
+    def named(self, name: str, data: Data | None) -> Any:
+        return self._walk(name, super().value(data))
+
     def _walk(self, name: str, value: Any) -> Any:
         if isinstance(value, dict):
             return {key: self._walk(key, each) for key, each in value.items()}

@@ -22,6 +22,7 @@ class AttemptView(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     started_at: int
     ended_at: int | None = None
     worker: str = ""
+    thread: str = ""
     error: Raw | None = None
     retry_at: int | None = None
 
@@ -244,8 +245,9 @@ def _done_at_once(event: ev.StepCompleted, asked_at: int) -> StepView:
     """A step of which nothing is known but its result: that is most of them, so it is made in one go."""
     started = event.started or event.ts
     done = AttemptView(
-        number=event.attempt, state=StepState.SUCCESS, started_at=started, ended_at=event.ts, worker=event.worker
-    )
+        number=event.attempt, state=StepState.SUCCESS, started_at=started, ended_at=event.ts, worker=event.worker,
+        thread=event.thread,
+    )  # fmt: skip
     return StepView(
         cmd=event.cmd, name=event.name, state=StepState.SUCCESS, attempts=event.attempt, tries=(done,),
         worker=event.worker, args=event.args, result=event.result, asked_at=asked_at, started_at=started,
@@ -268,6 +270,7 @@ def _tried(tries: tuple[AttemptView, ...], event: ev.StepOutcome) -> tuple[Attem
         started_at=event.started or (last.started_at if last is not None else event.ts),
         ended_at=None if isinstance(event, ev.StepStarted | ev.StepHandedOver) else event.ts,
         worker=event.worker or (last.worker if last is not None else ""),
+        thread=event.thread,
         error=getattr(event, "error", None),
         retry_at=getattr(event, "retry_at", None),
     )

@@ -27,11 +27,13 @@ class KnownRun(msgspec.Struct):
     progress: dict[str, bytes] = {}
     child_ids: list[str] = []
     others: dict[str, RunRow] = {}
+    forks: list[RunRow] = []
     complete: bool = False
 
 
 class TreeNode(msgspec.Struct, frozen=True):
-    """A run, or a step of one. A compensation hangs on what it undoes, one of several executions on the whole."""
+    """A run, or a step of one. A compensation hangs on what it undoes, one of several executions on the whole. A fork
+    hangs on the run that it was made from, of which it is no part."""
 
     name: str
     state: str
@@ -46,10 +48,11 @@ class TreeNode(msgspec.Struct, frozen=True):
     children: list[TreeNode] = []
     forked_from: str = ""
     is_heading: bool = False
+    is_fork: bool = False
 
     @property
     def is_done(self) -> bool:
-        return self.state == "SUCCESS" and all(child.is_done for child in self.children)
+        return self.state == "SUCCESS" and all(child.is_done for child in self.children if not child.is_fork)
 
     def steps(self) -> Iterator[tuple[str, TreeNode]]:
         """All steps below, each with the id of its run."""
@@ -67,7 +70,7 @@ class TreeNode(msgspec.Struct, frozen=True):
         if self.run_id:
             facts["run_id"] = self.run_id
         facts |= {"attempt": self.attempt, "started_at": iso(self.started_at), "ended_at": iso(self.ended_at)}
-        for name in ("forked_from", "detail", "reused", "undoes", "progress"):
+        for name in ("forked_from", "is_fork", "detail", "reused", "undoes", "progress"):
             if value := getattr(self, name):
                 facts[name] = value
         if most is not None and len(self.children) > most:
@@ -100,7 +103,16 @@ def tree_of(runs: Mapping[str, KnownRun], run_id: str, now: int, reader: PlainRe
         above.children.append(child)
         found[view.cmd] = found[view.key or view.cmd] = child
     node.children.extend(tree_of(runs, child_id, now, reader) for child_id in left)
+    node.children.extend(_fork(row, now) for row in run.forks)
     return node
+
+
+def _fork(row: RunRow, now: int) -> TreeNode:
+    return TreeNode(
+        name=row.workflow, state=row.status, run_id=row.id, attempt=row.attempt, started_at=row.started_at,
+        ended_at=row.finished_at, detail="" if Status(row.status).is_final else why(row, now).text, children=[],
+        is_fork=True,
+    )  # fmt: skip
 
 
 def _attempts(run: KnownRun, node: TreeNode) -> tuple[dict[int, TreeNode], Callable[[StepView], int]]:

@@ -59,6 +59,10 @@ class PlainReader:
     def __init__(self, codec: Codec | None = None) -> None:
         self._codec = codec
 
+    def named(self, name: str, data: Data | None) -> Any:
+        """A value that has a name of its own."""
+        return self.value(data)
+
     def value(self, data: Data | None) -> Any:
         if data is None:
             return None

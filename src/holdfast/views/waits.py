@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import events as ev
-from holdfast.core.domain import Scalar
+from holdfast.core.domain_events import Scalar
 from holdfast.ports import Place, RunRow, Status, StepState
 from holdfast.views.steps import StepView, steps_of
 

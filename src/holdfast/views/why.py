@@ -276,7 +276,8 @@ def waiting_text(
         others = [*others[: NAMED - 1], f"{others[NAMED - 1]} and {len(others) - NAMED} more"]
     # A run that is still in memory has no time to wake up in its row.
     times = [row.wake_at, *(wait.until for wait in waits if wait.kind != "retry")]
-    due = min((time for time in times if time is not None and time > now), default=None)
+    said = {wait.until for wait in waits if wait.kind == "retry"}  # with the retry itself
+    due = min((time for time in times if time is not None and time > now and time not in said), default=None)
     return _waiting(others, any(wait.kind == "sleep" for wait in waits), until(due, now) if due is not None else "")
 
 

@@ -13,7 +13,7 @@ from holdfast.ports import AttemptRow, Carrier, NewAttempt, Store
 
 logger = logging.getLogger("holdfast.celery")
 SWEEP = 2.0
-PATIENCE = 2.0
+CLAIMED_WITHIN = 2.0
 """Seconds that an attempt may wait for a worker before anybody asks whether its message is lost."""
 LONGEST = 60.0
 """Seconds between two messages for an attempt whose message doesn't seem to be lost, at first; and the longest time
@@ -32,7 +32,7 @@ class Waiting:
 
     def __init__(self, now: float) -> None:
         self.since = now
-        self.again_at = now + PATIENCE
+        self.again_at = now + CLAIMED_WITHIN
         self.times = 0
 
     def is_due(self, now: float, is_lost: bool) -> bool:
@@ -43,7 +43,7 @@ class Waiting:
 
     def told(self, now: float) -> None:
         self.times += 1
-        self.again_at = now + min(LONGEST, PATIENCE * 2.0**self.times)
+        self.again_at = now + min(LONGEST, CLAIMED_WITHIN * 2.0**self.times)
 
 
 class CeleryCarrier(Carrier):

@@ -107,6 +107,7 @@ export function Runs() {
     return () => removeEventListener("keydown", press);
   });
 
+  const hasData = rows.some((/** @type {any} */ run) => Object.keys(run.data).length);
   const isNew = fresh ? fresh.filter((run) => !shown.some((each) => each.id === run.id)).length : 0;
   return html`
     <header class="head"><h1>Runs</h1><span class="spacer"></span><${SavedViews} filter=${filter} /></header>
@@ -123,8 +124,8 @@ export function Runs() {
     : rows.length > 0 && html`
       <div class="card" onPointerEnter=${() => { over.current = true; }} onPointerLeave=${() => { over.current = false; }}>
         <table class="runs">
-          <thead><tr><th scope="col" class="pick"><input type="checkbox" aria-label="Choose all on this page" checked=${rows.length > 0 && rows.every((/** @type {any} */ run) => picked.has(run.id))} onChange=${(/** @type {any} */ e) => setPicked(new Set(e.target.checked ? rows.map((/** @type {any} */ run) => run.id) : []))} /></th><th scope="col">State</th><th scope="col">Workflow</th><th scope="col">Run</th><th scope="col" class="wide">What it waits for</th><th scope="col">Started</th><th scope="col" class="right">Took</th></tr></thead>
-          <tbody>${rows.map((/** @type {any} */ run, /** @type {number} */ i) => html`<${Row} key=${run.id} run=${run} chosen=${i === at} picked=${picked.has(run.id)} pick=${() => pick(run.id)} />`)}</tbody>
+          <thead><tr><th scope="col" class="pick"><input type="checkbox" aria-label="Choose all on this page" checked=${rows.length > 0 && rows.every((/** @type {any} */ run) => picked.has(run.id))} onChange=${(/** @type {any} */ e) => setPicked(new Set(e.target.checked ? rows.map((/** @type {any} */ run) => run.id) : []))} /></th><th scope="col">State</th><th scope="col">Workflow</th><th scope="col">Run</th>${hasData && html`<th scope="col">Data</th>`}<th scope="col" class="wide">What it waits for</th><th scope="col">Started</th><th scope="col" class="right">Took</th></tr></thead>
+          <tbody>${rows.map((/** @type {any} */ run, /** @type {number} */ i) => html`<${Row} key=${run.id} run=${run} chosen=${i === at} picked=${picked.has(run.id)} pick=${() => pick(run.id)} hasData=${hasData} />`)}</tbody>
         </table>
       </div>
       <nav class="pager" aria-label="Pages">
@@ -133,8 +134,13 @@ export function Runs() {
       </nav>`}`;
 }
 
-/** @param {{run: any, chosen: boolean, picked: boolean, pick: () => void}} props */
-function Row({ run, chosen, picked, pick }) {
+/** What a run has published, shortly. @param {Record<string, unknown>} data */
+function dataText(data) {
+  return Object.entries(data).map(([key, value]) => `${key}=${typeof value === "string" ? value : JSON.stringify(value)}`).join("  ");
+}
+
+/** @param {{run: any, chosen: boolean, picked: boolean, pick: () => void, hasData: boolean}} props */
+function Row({ run, chosen, picked, pick, hasData }) {
   const ended = run.finished_at !== null;
   if (!ended) tick.value;
   const seconds = run.started_at === null ? null : ended ? run.seconds : (now() - Date.parse(run.started_at)) / 1000;
@@ -150,6 +156,7 @@ function Row({ run, chosen, picked, pick }) {
     <td data-label="State"><${State} state=${run.status} /></td>
     <td data-label="Workflow" class="strong">${run.workflow}${run.attempt > 1 && html` <span class="tag">attempt ${run.attempt}</span>`}</td>
     <td data-label="Run"><${RunLink} id=${run.id} /></td>
+    ${hasData && html`<td data-label="Data" class="soft mono data" title=${dataText(run.data)}>${cut(dataText(run.data), 60) || html`<span class="faint none">–</span>`}</td>`}
     <td data-label="Waits for" class="wide soft">${cut(run.doing, 140) || html`<span class="faint none">–</span>`}</td>
     <td data-label="Started" class="soft nowrap"><${Moment} at=${run.created_at} /></td>
     <td data-label="Took" class="right num nowrap">${length(seconds) || "–"}</td>

@@ -50,14 +50,14 @@ RETURNING {columns};
 SELECT h.run, h.payload, h.clock FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
 WHERE r.no {numbered nos} ORDER BY h.run, h.seq;
 
--- name: letters_of_runs
+-- name: inbox_of_runs
 SELECT id, run, kind, body, ts, clock FROM inbox WHERE run {numbered nos} ORDER BY id;
 
--- name: letters_of_worker
+-- name: inbox_of_worker
 SELECT i.id, i.run, i.kind, i.body, i.ts, i.clock FROM inbox i {ordered_join} runs r ON r.no = i.run
 WHERE r.owner = :worker ORDER BY i.id;
 
--- name: letters_for_runs
+-- name: inbox_for_runs
 SELECT i.id, i.run, i.kind, i.body, i.ts, i.clock FROM inbox i
 WHERE i.run {numbered nos} AND EXISTS (SELECT 1 FROM runs r WHERE r.no = i.run AND r.owner = :worker) ORDER BY i.id;
 
@@ -209,6 +209,9 @@ SELECT value, body FROM attributes WHERE run = :no AND key = :key;
 
 -- name: data
 SELECT key, body FROM attributes WHERE run = :no AND key LIKE 'data.%' ORDER BY key;
+
+-- name: data_of
+SELECT run, key, body FROM attributes WHERE run {numbered nos} AND key LIKE 'data.%' AND length(body) <= :most ORDER BY run, key;
 
 -- name: append_stream
 INSERT INTO streams (run, number, cmd, attempt, ts, item)

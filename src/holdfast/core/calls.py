@@ -1,4 +1,4 @@
-"""The side of a run that its own code sees: what it asks for is matched with the history, or recorded as new.
+"""What the code of a workflow calls, seen from its run: what it asks for is matched with the history, or recorded as new.
 
 What is recorded at once (data, children, hooks, times) is an answer, and has to be there on replay. A step is
 recorded only when something becomes of it, so all steps of one cause are matched together when the loop is dry.
@@ -21,17 +21,17 @@ from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.divergence import advice, code_side, history_side, renamed
-from holdfast.core.domain import Scalar, event_id
+from holdfast.core.domain_events import Scalar, event_id
 from holdfast.core.ids import child_run_id
 from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop, running
 from holdfast.core.matching import Asked, Ledger, Match, Recorded, command_id, describe, match_all, match_one
-from holdfast.core.memo import Child, Memo, origin_of
 from holdfast.core.pending import PendingChild, PendingHook, PendingStep, Program, StepCall
+from holdfast.core.reuse import Child, EarlierOutcomes, origin_of
 from holdfast.core.source_lines import SourceLine, code_line, task_lines
 from holdfast.errors import DefinitionError, NondeterminismError, WrongContextError
 
 
-class Asking:
+class Calls:
     """The state of a run in memory, and everything its code can ask for."""
 
     def __init__(self, run_id: str, program: Program, codec: Codec, greenlets: Greenlets) -> None:
@@ -80,7 +80,7 @@ class Asking:
         self._loop: WorkflowLoop | None = None
         self._main: Task[Any] | None = None
         self._ledger = Ledger(())
-        self._memo: Memo | None = None
+        self._earlier: EarlierOutcomes | None = None
         self._reusable: list[tuple[int, str]] = []
         self._reused: dict[str, ev.Event] = {}
         self._asked: list[StepCall] = []
@@ -132,9 +132,9 @@ class Asking:
 
     def _claim(self, kind: str, name: str, args: bytes, cmd: str, key: str = "") -> Child | None:
         """Look for what an earlier attempt has: an outcome, or a child that may have failed."""
-        if self._memo is None:
+        if self._earlier is None:
             return None
-        outcome, child = self._memo.claim(kind, name, args, key)
+        outcome, child = self._earlier.claim(kind, name, args, key)
         if outcome is not None:
             self._reused[cmd] = outcome
             heapq.heappush(self._reusable, (outcome.seq, cmd))
@@ -143,8 +143,8 @@ class Asking:
     def _give_back(self, cmd: str) -> None:
         """Whatever was to get an earlier outcome is gone before it came; the next that looks alike gets it."""
         outcome = self._reused.pop(cmd, None)
-        if outcome is not None and self._memo is not None:
-            self._memo.give_back(outcome)
+        if outcome is not None and self._earlier is not None:
+            self._earlier.give_back(outcome)
 
     def _claim_sleeps(self) -> None:
         for cmd in [c for c, o in self._reused.items() if isinstance(o, ev.TimerFired) and c not in self.loop.timers]:
@@ -218,7 +218,7 @@ class Asking:
                     self._schedule(found.asked, found.cmd, found.recorded, cause)
                     if found.recorded is None:
                         new.append(found.asked)
-        if self._memo is not None:
+        if self._earlier is not None:
             self._claim_sleeps()
         if not is_new:
             for left in ledger.left_over(cause):
@@ -245,8 +245,8 @@ class Asking:
         self.steps[cmd] = PendingStep(command, call.future, call.raw)
         call.future.cmd = cmd
         call.future.on_cancel = lambda: self._cancel_step(cmd)
-        if self._memo is not None and not call.undoes:
-            command.origin = self._memo.origin(call.name, bytes(args), call.key)
+        if self._earlier is not None and not call.undoes:
+            command.origin = self._earlier.origin(call.name, bytes(args), call.key)
             self._claim("s", call.name, bytes(args), cmd, call.key)
         command.origin = command.origin or origin_of(cmd, self.attempt)
         if self._is_live and cmd not in self._reused:

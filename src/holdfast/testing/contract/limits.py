@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import Fenced
 from holdfast.ports import Ask, Change, LimitRow, Message, RunRow, Served, Status, Store
-
-if TYPE_CHECKING:
-    from holdfast.testing.contract import MovableClock
-
-SECOND = 1_000_000
-NAMES = ("ship", "bill")
+from holdfast.testing.contract.arranging import NAMES, SECOND, Arranged
 
 
-class LimitContract:
+class LimitContract(Arranged):
     """Tests of what the Store port says of limits."""
-
-    if TYPE_CHECKING:
-
-        @property
-        def clock(self) -> MovableClock: ...
-
-        def worker(self, store: Store, worker_id: str = "w1") -> str: ...
-
-        def owned(self, store: Store, run_id: str = "r", **given: Any) -> RunRow: ...
-
-        def leave(self, store: Store, row: RunRow, status: str, **columns: Any) -> None: ...
 
     # -- arranging
 
@@ -50,7 +34,7 @@ class LimitContract:
                 cmd=cmd,
                 token=f"t-{cmd}",
                 lines=lines or [("charge", key, fair)],
-                letter=json.dumps(cmd).encode(),
+                message=json.dumps(cmd).encode(),
                 **more,
             )
             for cmd in cmds
@@ -98,7 +82,7 @@ class LimitContract:
         self._limited(store, 1)
         self._ask(store, row, "a")
         self._serve(store)
-        ask = Ask(cmd="a", token="again", lines=[("charge", "", "")], letter=b'"again"')
+        ask = Ask(cmd="a", token="again", lines=[("charge", "", "")], message=b'"again"')
         store.commit("w1", [Change(no=row.no, gives_back=["a"], asks=[ask])], 0, NAMES)
         assert self._serve(store) == ["again"]
 
@@ -228,10 +212,10 @@ class LimitContract:
             self._ask(store, row, "", eviction=b'"go"')
             served = store.serve("w1", "charge", ())
             assert served.posted
-        told = [(letter.run_no, letter.kind, letter.body) for letter in store.letters("w1")]
+        told = [(message.run_no, message.kind, message.body) for message in store.inbox("w1")]
         assert told == [(old.no, "cancel", b'"go"'), (newer[0].no, "cancel", b'"go"')], "each is told once"
         self._end(store, old, "")
-        assert store.serve("w1", "charge", [""]).letters == [(newer[1].no, b'""')], "who was told to go gets no slot"
+        assert store.serve("w1", "charge", [""]).messages == [(newer[1].no, b'""')], "who was told to go gets no slot"
 
     # -- who is told, and what is left
 
@@ -242,8 +226,8 @@ class LimitContract:
         self._ask(store, one, "a")
         self._ask(store, two, "b")
         served = store.serve("w2", "charge", ())
-        assert (served.letters, served.posted) == ([], True)
-        assert [(letter.run_no, letter.kind, letter.body) for letter in store.letters("w1")] == [
+        assert (served.messages, served.posted) == ([], True)
+        assert [(message.run_no, message.kind, message.body) for message in store.inbox("w1")] == [
             (one.no, "slot", b'"a"')
         ]
         self.leave(store, two, Status.WAITING)
@@ -251,7 +235,7 @@ class LimitContract:
         self._end(store, one, "a")
         assert store.serve("w1", "charge", [""]).posted
         (claimed,) = store.commit("w2", [], 10, NAMES).claimed
-        assert [letter.body for letter in claimed.letters] == [b'"b"']
+        assert [message.body for message in claimed.messages] == [b'"b"']
         assert [(slot.cmd, slot.granted) for slot in claimed.slots] == [("b", True)]
 
     def test_whoever_was_declared_dead_gives_nothing(self, store: Store) -> None:
@@ -308,11 +292,11 @@ class LimitContract:
         store.app = "another"
         try:
             assert store.limits(5) == []
-            assert store.serve("w1", "charge", None).letters == []
+            assert store.serve("w1", "charge", None).messages == []
         finally:
             store.app = "orders"
         assert self._serve(store) == ["a"]
 
 
 def _told(served: Served) -> list[str]:
-    return [json.loads(letter) for _, letter in served.letters]
+    return [json.loads(message) for _, message in served.messages]

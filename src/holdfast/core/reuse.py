@@ -27,7 +27,7 @@ class Child:
         self.failed = False
 
 
-class Memo:
+class EarlierOutcomes:
     """Hands out each reusable outcome once, in order of occurrence."""
 
     def __init__(self, history: Iterable[ev.Event]) -> None:
@@ -140,8 +140,8 @@ def _looks_of(event: ev.Event) -> Key:
     if isinstance(event, ev.TimerFired):
         return ("t", "", "", b"%d" % event.delay)
     assert isinstance(event, ev.Commanded)
-    letter = event.cmd.lstrip("0123456789")[0]
-    return (letter, event.cmd.partition(":")[2], event.name, bytes(event.args))
+    message = event.cmd.lstrip("0123456789")[0]
+    return (message, event.cmd.partition(":")[2], event.name, bytes(event.args))
 
 
 def _place(event: ev.Commanded) -> tuple[int, int]:

@@ -1,0 +1,56 @@
+"""Hints between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+
+class Topic(StrEnum):
+    """What a hint is about, so that a worker asks only for that: runs to be claimed, messages to runs, domain events,
+    schedules, attempts to be claimed, attempts that are not wanted any more, those who watch."""
+
+    EVERYTHING = "*"
+    RUNS = "runs"
+    INBOX = "inbox"
+    EVENTS = "events"
+    SCHEDULES = "schedules"
+    ATTEMPTS = "attempts"
+    DROPPED = "dropped"
+    WATCHERS = "watchers"
+
+
+OnRing = Callable[[Topic], None]
+OnTold = Callable[[str, Sequence[int]], None]
+
+
+class Notifier(Protocol):
+    """Push between processes: hints only. A lost hint costs a moment, a needless one costs a look."""
+
+    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
+        """Call `on_ring` from some thread whenever one should look who cares for these topics (and perhaps for others),
+        `on_told` if it was told which runs to look at; the address others ring at."""
+
+    def ring(self, topic: Topic, everyone: bool = False) -> None:
+        """Something was put where an engine should look: one of this app, or of any."""
+
+    def tell(self, owner: str, runs: Sequence[int]) -> None:
+        """Messages were put into the inboxes of these runs, which that worker of this app owned: nobody else has to
+        look, and it has to look at nothing else."""
+        self.ring(Topic.INBOX)
+
+    def announce(self, run_ids: Iterable[str]) -> None:
+        """These runs have changed in a way that somebody may wait for."""
+
+    def watch(self, run_id: str) -> Watch:
+        """Be told when `announce` names the run."""
+
+    def close(self) -> None: ...
+
+
+class Watch(Protocol):
+    def wait(self, timeout: float) -> bool:
+        """Block until the run was announced, or the time is over."""
+
+    def close(self) -> None: ...
