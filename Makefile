@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS := .venv-docs
+LAWS := $(wildcard tests/*/test_*_laws.py)
 DEMO := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
 .PHONY: install demo test check check-js torture mutants bench bench-ab bench-celery bench-peers docs format clean
@@ -48,6 +49,7 @@ ifdef CAMPAIGN_MINUTES
 	$(BIN)/python tests/faults/campaign.py --minutes $(CAMPAIGN_MINUTES)
 else
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m torture --timeout 3600
+	HOLDFAST_EXAMPLES=1000 $(BIN)/python -m pytest -n 2 --timeout 3600 $(LAWS)
 endif
 
 mutants: $(STAMP)

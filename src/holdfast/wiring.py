@@ -14,14 +14,16 @@ from holdfast.core.definitions import StepDefinition
 from holdfast.core.registry import Definitions
 from holdfast.engine.carried import Carried, CarriedHost, Silent
 from holdfast.engine.engine import Engine
+from holdfast.engine.environment import Environment
 from holdfast.engine.host import Host
+from holdfast.engine.identity import Identity
 from holdfast.engine.puller import Puller
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreUnavailableError
 from holdfast.executors.lent import LentThreads
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
-from holdfast.ports import Carrier, Clock, Notifier, Store
+from holdfast.ports import Carrier, Clock, Executor, Notifier, Store, WorkerKind
 from holdfast.stores.doorbell import Doorbell, Intercom
 from holdfast.stores.shared import SqlStore
 from holdfast.stores.sqlite import SqliteStore
@@ -112,11 +114,9 @@ def build_engine(
 ) -> Host:
     """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
     executor = build_local_executor(app, store, concurrency, processes, description)
-    isolate = description is not None
-    engine = Engine(
-        app, store, executor, notifier, store.clock, build, settings, isolate=isolate, queues=queues, carrier=carrier
-    )
-    return Host(engine)
+    served = None if queues is None else frozenset(queues)
+    me = Identity("", build, isolates=description is not None, queues=served)
+    return Host(Engine(Environment(app, store, executor, notifier, store.clock, me, settings), carrier))
 
 
 def build_puller(
@@ -133,7 +133,7 @@ def build_puller(
 ) -> Host:
     """A worker that executes attempts of other workers' runs."""
     executor = build_local_executor(app, store, concurrency, processes, description)
-    return Host(Puller(app, store, executor, notifier, store.clock, build, queues, concurrency, settings))
+    return Host(Puller(_executors_environment(app, store, executor, notifier, build, queues, settings), concurrency))
 
 
 def build_carried(
@@ -155,8 +155,21 @@ def build_carried(
         is_ending=is_ending,
         **_how_steps_execute(app, store, description),
     )
-    carried = Carried(app, store, executor, Silent(notifier), store.clock, build, queues, MANY, settings)
-    return CarriedHost(carried)
+    env = _executors_environment(app, store, executor, Silent(notifier), build, queues, settings)
+    return CarriedHost(Carried(env, executor, MANY))
+
+
+def _executors_environment(
+    app: Definitions,
+    store: Store,
+    executor: Executor,
+    notifier: Notifier,
+    build: str,
+    queues: Sequence[str],
+    settings: Settings | None,
+) -> Environment[Store]:
+    me = Identity("", build, queues=frozenset(queues))
+    return Environment(app, store, executor, notifier, store.clock, me, settings, kind=WorkerKind.EXECUTOR)
 
 
 def build_local_executor(

@@ -616,7 +616,7 @@ def test_code_that_swallows_the_interruption_is_set_aside_even_so(app: App) -> N
 def test_an_async_step_that_blocks_is_told_with_its_line(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loops_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(loops_module, "ANSWERS_WITHIN", 0.05)
     told = threading.Event()
 
     @app.step

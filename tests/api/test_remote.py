@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,20 @@ def test_many_are_started_by_name_with_one_commit(api: App) -> None:
     assert [run.result(timeout=20) for run in runs] == list(range(20))
     started = asyncio.run(api.remote("charge").astart({"id": "x", "total": 7}))
     assert started.result(timeout=20) == 7
+
+
+def test_what_is_started_by_name_takes_data_a_trace_and_a_transaction_of_the_caller(app: App) -> None:
+    bare = App(app.name, app.store_url)
+    charge = bare.remote("charge").options(data={"customer": "ann"}, traceparent=f"00-{'1' * 32}-{'2' * 16}-01")
+    assert charge.start({"id": "1", "total": 1}).data == {"customer": "ann"}
+    with sqlite3.connect(app.store_url) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        bare.remote("charge").options(id="rolled-back", connection=connection).start({"id": "2", "total": 2})
+        connection.rollback()
+    assert bare.count() == 1
+    with pytest.raises(TypeError, match="unexpected keyword argument 'on_parent_close'; known: id, delay"):
+        bare.remote("charge").options(on_parent_close="cancel")  # type: ignore[call-arg]
+    bare.close()
 
 
 def test_what_can_not_be_recorded_or_is_known_here_and_wrong_is_refused_at_once(app: App) -> None:

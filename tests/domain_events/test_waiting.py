@@ -176,7 +176,7 @@ def test_a_run_that_is_parked_is_woken(app: App) -> None:
         return await wait_for_event("Paid")
 
     with TestApp(app) as world:
-        world.engine.settings.park_after = 0
+        world.engine.env.settings.park_after = 0
         run = order.start()
         world.settle()
         world.advance("1h")

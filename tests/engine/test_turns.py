@@ -133,7 +133,7 @@ def test_runs_that_only_wait_are_let_go_at_once_where_there_are_too_many(app: Ap
         runs = [asks.start() for _ in range(5)]
         wait_until(lambda: all(run.status == "WAITING" for run in runs))
         assert all(owner(app, run.id) is not None for run in runs)
-        engine.engine.settings.max_live = 2
+        engine.engine.env.settings.max_live = 2
         wait_until(lambda: sum(owner(app, run.id) is not None for run in runs) <= 2)
     app.close()
 

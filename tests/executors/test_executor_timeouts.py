@@ -139,7 +139,7 @@ def test_async_steps_leave_a_blocked_loop_for_a_fresh_one_and_who_blocks_it_is_t
 def test_a_step_without_a_timeout_that_blocks_the_loop_for_long_is_left_alone_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loops, "PATIENCE", 0.1)
+    monkeypatch.setattr(loops, "ANSWERS_WITHIN", 0.1)
     monkeypatch.setattr(loops, "LONGEST_BLOCK", 0.5)
     with open_bench(tmp_path) as bench:
         gate = bench.gate()
@@ -184,7 +184,7 @@ def test_a_loop_that_many_steps_keep_busy_is_not_taken_for_blocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each piece of work is short, and a round of them takes longer than a step may block."""
-    monkeypatch.setattr(loops, "PATIENCE", 0.1)
+    monkeypatch.setattr(loops, "ANSWERS_WITHIN", 0.1)
     monkeypatch.setattr(loops, "LONGEST_BLOCK", 0.5)
     monkeypatch.setattr(loops, "LOOK", 0.05)
     with open_bench(tmp_path) as bench, caplog.at_level(logging.ERROR, "holdfast.executor"):

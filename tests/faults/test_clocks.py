@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import effects
 import pytest
 from test_commit_failures import running_engine
-from waiting import MovedClock
+from waiting import MovedClock, wait_until
 from world import World
 
+from holdfast import App, RetryableError, this_step
 from holdfast.core import events as ev
+from holdfast.engine.settings import Settings
 
 DAY = 86_400 * 1_000_000
 
@@ -50,3 +54,27 @@ def test_a_clock_that_was_set_back_while_no_worker_was_there_is_noticed_by_the_n
     with running_engine(world, lambda engine: None):
         assert run.result(timeout=20) == 3
     world.check_histories()
+
+
+def test_a_step_that_was_put_off_while_the_clock_was_ahead_is_tried_as_soon_as_it_was_to_be(tmp_path: Path) -> None:
+    """The code itself has seen nothing of that time."""
+    app = App("clocks", str(tmp_path / "clocks.db"))
+    clock = app.clock = MovedClock()
+
+    @app.step(max_retries=1, retry_delay="2s")
+    def fails_once() -> str:
+        if this_step.attempt == 1:
+            clock.move(days=400)
+            raise RetryableError("not yet")
+        return "done"
+
+    @app.workflow
+    def flow() -> str:
+        return fails_once()
+
+    with app.worker(settings=Settings(sweep=0.1)):
+        run = flow.start()
+        wait_until(lambda: run.history()[-1].kind == "StepRetrying")
+        clock.move(days=-400)
+        assert run.result(timeout=20) == "done"
+    app.close()

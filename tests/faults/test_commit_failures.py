@@ -45,10 +45,10 @@ class FailingCommit:
     """Stands before `store.commit`, and fails it now and then."""
 
     def __init__(self, engine: Engine, should_fail: Callable[[Sequence[Change]], str]) -> None:
-        self._commit = engine.store.commit
+        self._commit = engine.env.store.commit
         self._should_fail = should_fail
         self.failures = 0
-        engine.store.commit = self  # type: ignore[method-assign]
+        engine.env.store.commit = self  # type: ignore[method-assign]
 
     def __call__(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> list[Claimed]:
         when = self._should_fail(changes)
@@ -172,21 +172,21 @@ def test_a_store_that_stays_away_for_a_while_stops_nothing(world: World) -> None
             "post",
             "orphans",
         ):
-            whole = getattr(engine.store, name)
+            whole = getattr(engine.env.store, name)
 
             def fail(*args: Any, _whole: Any = whole, **kwargs: Any) -> Any:
                 if away.is_set():
                     raise StoreError("the store is away")
                 return _whole(*args, **kwargs)
 
-            setattr(engine.store, name, fail)
+            setattr(engine.env.store, name, fail)
 
     with running_engine(world, prepare) as engine:
         runs = [effects.gated.start("one") for _ in range(3)] + [effects.nap.start(0.3)]
         world.until(lambda: len(world.ledger("wait_at_gate")) == 3)
         away.set()
         world.open_gate("one")
-        world.until(lambda: engine.backoff.failures >= 3)
+        world.until(lambda: engine.env.backoff.failures >= 3)
         away.clear()
         assert [run.result(timeout=20) for run in runs] == ["one"] * 3 + [3]
     world.check_histories()

@@ -174,7 +174,7 @@ def test_a_child_that_leaves_the_block_of_a_worker_leaves_the_worker_alone(world
 
 HELD = """
 from holdfast.stores import forks
-forks.PATIENCE = 0.2
+forks.THREADS_LEAVE_WITHIN = 0.2
 effects.app.store
 inside = threading.Event()
 def hold():

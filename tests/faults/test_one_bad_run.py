@@ -267,7 +267,7 @@ def test_a_turn_that_fails_in_a_way_nobody_thought_of_is_not_the_end(world: Worl
     failures = iter([RuntimeError("a bug"), OSError(24, "Too many open files"), KeyError("x")])
 
     def break_things(engine: Engine) -> None:
-        inbox = engine.store.inbox
+        inbox = engine.env.store.inbox
 
         def messages(worker_id: str) -> list[InboxRow]:
             error = next(failures, None)
@@ -275,7 +275,7 @@ def test_a_turn_that_fails_in_a_way_nobody_thought_of_is_not_the_end(world: Worl
                 raise error
             return inbox(worker_id)
 
-        engine.store.inbox = messages  # type: ignore[method-assign]
+        engine.env.store.inbox = messages  # type: ignore[method-assign]
 
     with running_engine(world, break_things):
         runs = [effects.sequence.start(5) for _ in range(5)]

@@ -12,7 +12,7 @@ from holdfast.executors.celery import carrier
 
 LEDGER = Path(os.environ.get("LEDGER", "ledger"))
 carrier.SWEEP = float(os.environ.get("SWEEP", carrier.SWEEP))
-carrier.PATIENCE = float(os.environ.get("PATIENCE", carrier.PATIENCE))
+carrier.CLAIMED_WITHIN = float(os.environ.get("PATIENCE", carrier.CLAIMED_WITHIN))
 app = App("shop", broker=os.environ.get("BROKER", "redis://127.0.0.1:1/0"))
 
 

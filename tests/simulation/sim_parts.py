@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.arrivals import Hint, Mail
+from holdfast.engine.arrivals import Hint, InboxHint
+from holdfast.errors import StepTimeoutError
 from holdfast.executors.runner import LoggedContext, Runner
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt, Clock, Executor, Notifier, OnRing, OnTold, Outcome, Store, Topic, Watch
@@ -87,7 +88,7 @@ class SimulatedNotifier(Notifier):
 
     def tell(self, owner: str, runs: Sequence[int]) -> None:
         self._world.at_seam(self._host, "tell")
-        self._world.hint(Mail(owner, runs))
+        self._world.hint(InboxHint(owner, runs))
 
     def announce(self, run_ids: Iterable[str]) -> None:
         self._world.at_seam(self._host, "announce")
@@ -100,12 +101,14 @@ class SimulatedNotifier(Notifier):
 
 
 class Execution:
-    """An attempt that has begun."""
+    """An attempt that has begun, and takes so many seconds unless its time is over before."""
 
-    def __init__(self, attempt: Attempt, started: int, ends_at: float) -> None:
+    def __init__(self, attempt: Attempt, started: int, now: float, seconds: float) -> None:
         self.attempt = attempt
         self.started = started
-        self.ends_at = ends_at
+        longest = float("inf") if attempt.timeout is None else attempt.timeout / 1_000_000
+        self.takes_too_long = seconds > longest
+        self.ends_at = now + min(seconds, longest)
 
 
 class SimulatedExecutor(Executor):
@@ -172,7 +175,7 @@ class SimulatedExecutor(Executor):
             return False
         self._world.ledger.begins(self._host, attempt)
         clock = self._world.clock
-        self.executing[token] = Execution(attempt, clock.now(), clock.monotonic() + seconds)
+        self.executing[token] = Execution(attempt, clock.now(), clock.monotonic(), seconds)
         return True
 
     def finish(self, token: int) -> Outcome:
@@ -181,7 +184,9 @@ class SimulatedExecutor(Executor):
         definition = self._app.find_step(attempt.step)
         context = LoggedContext(attempt, self._app.codec, self._on_report, None)
         context.started = execution.started
-        if definition.is_async:
+        if execution.takes_too_long:
+            outcome = self._runner.failed(context, StepTimeoutError("its time is over"))
+        elif definition.is_async:
             outcome = contextvars.Context().run(_drive, self._runner.arun(definition, context))
         else:
             outcome = contextvars.Context().run(self._runner.run, definition, context)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from holdfast import App, FatalError, Limit, RetryableError, hook, saga, sleep, this_step, wf
-from holdfast.errors import SagaFailed, WorkerLostError
+from holdfast import App, FatalError, Limit, RetryableError, emit, hook, saga, sleep, this_step, wait_for_event, wf
+from holdfast.errors import SagaFailed, StepTimeoutError, WorkerLostError
 
 Op = list[Any]
 NEWER = "newer"
@@ -22,6 +22,8 @@ NARROW = 1
 """So many steps, and so many runs, that are under a limit may be under way at once."""
 MANY = 10_000
 """Losses that a step survives: how many there are is the simulation's doing, not the step's."""
+SAID = 3
+"""So many items are streamed by a step that streams."""
 
 
 class Broken(FatalError):
@@ -68,6 +70,21 @@ def make_app(build: str = "one") -> App:
     def once(job: Any) -> Any:
         return do(job)
 
+    @app.step(**again | {"timeout": "1s"})
+    def hasty(job: Any) -> Any:
+        return do(job)
+
+    @app.step(**again)
+    async def talks(job: Any) -> Any:
+        for number in range(SAID):
+            this_step.stream(number)
+        return do(job)
+
+    @app.step(**again)
+    def emits(job: Any, key: str) -> Any:
+        wf.emit("Ping", {"key": key}, key=key)
+        return do(job)
+
     @app.step(**again)
     async def undo(result: str) -> Any:
         return f"undone {result}"
@@ -81,6 +98,16 @@ def make_app(build: str = "one") -> App:
     program = app.workflow(name="program")(code)
     if build == "two":
         app.workflow(name=NEWER)(code)
+
+    @app.on("Ping")
+    @app.workflow
+    async def pinged(ping: Any) -> Any:
+        return await work({"id": 0, "fails": 0}) and ping["key"]
+
+    @app.workflow
+    def ticked() -> Any:
+        assert wf.scheduled_at is not None
+        return round(wf.scheduled_at.timestamp())
 
     @app.workflow
     def plain_program(op: Op) -> Any:
@@ -108,6 +135,26 @@ def make_app(build: str = "one") -> App:
             return once(job)
         except WorkerLostError:
             return "lost"
+
+    async def _hasty(where: str, job: Any) -> Any:
+        try:
+            return hasty(job)
+        except StepTimeoutError:
+            return "took too long"
+
+    async def _stream(where: str, job: Any) -> Any:
+        wf.stream("before")
+        found = await talks(job)
+        wf.stream("after")
+        return found
+
+    async def _emit(where: str, job: Any) -> Any:
+        key = f"{wf.identity.workflow_id} {where} {job['id']}"
+        await emit("Ping", {"key": key}, key=key)
+        return emits(job, f"{key} step")
+
+    async def _event(where: str, name: str) -> Any:
+        return (await wait_for_event("News", where={"name": f"{name} {where}"}))["says"]
 
     async def _seq(where: str, *ops: Op) -> Any:
         return [await run(op, where) for op in ops]
@@ -175,7 +222,7 @@ def make_app(build: str = "one") -> App:
     operations = {
         "step": _step, "once": _once, "seq": _seq, "gather": _gather, "fan": _fan, "race": _race, "timeout": _timeout,
         "try": _try, "sleep": _sleep, "hook": _hook, "data": _data, "child": _child, "plain child": _plain_child,
-        "narrow child": _narrow_child, "saga": _saga,
+        "narrow child": _narrow_child, "saga": _saga, "hasty": _hasty, "stream": _stream, "emit": _emit, "event": _event,
     }  # fmt: skip
     return app
 
@@ -203,6 +250,12 @@ def expected(op: Op) -> Any:
             return [done, rest[1]["id"]] if rest[0] == "writes" else done
         case "once":
             return OneOf([expect_job(rest[0]), "lost"])
+        case "hasty":
+            return OneOf([expect_job(rest[0]), "took too long"])
+        case "stream" | "emit":
+            return expect_job(rest[0])
+        case "event":
+            return f"news of {rest[0]}"
         case "seq":
             return [expected(each) for each in rest]
         case "gather":
@@ -263,6 +316,15 @@ def hooks_of(op: Any) -> list[str]:
     return [name for each in op[1:] for name in hooks_of(each)]
 
 
+def events_of(op: Any) -> list[str]:
+    """The names of all domain events that a program may wait for, as its children do."""
+    if not isinstance(op, list) or not op:
+        return []
+    if op[0] == "event":
+        return [op[1]]
+    return [name for each in op[1:] for name in events_of(each)]
+
+
 # -- drawing
 
 
@@ -320,9 +382,14 @@ class Generator:
 
     def _leaf(self, may_fail: bool, hooks: bool) -> Op:
         chance = self._chance
-        match chance.choice(("step", "step", "step", "step", "once", "once", "sleep", "hook")):
-            case "once":
-                return ["once", {"id": next(self._numbers), "fails": 0}]
+        kinds = ("step", "step", "step", "step", "once", "once", "sleep", "hook", "hasty", "stream", "emit", "event")
+        match chance.choice(kinds):
+            case "once" | "hasty" as kind:
+                return [kind, {"id": next(self._numbers), "fails": 0}]
+            case "stream" | "emit" as kind:
+                return [kind, self._job(may_fail)]
+            case "event":
+                return ["event", f"event {next(self._numbers)}"]
             case "sleep":
                 return ["sleep", chance.choice((0.0, 0.01, 0.5, 3.0, 20.0))]
             case "hook" if hooks:

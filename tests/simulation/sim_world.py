@@ -13,23 +13,39 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from sim_parts import SeamStore, SimulatedClock, SimulatedExecutor, SimulatedNotifier
-from sim_programs import NARROW, NEWER, Fails, Generator, Op, expected, hooks_of, make_app, matches
+from sim_programs import (
+    NARROW,
+    NEWER,
+    SAID,
+    Fails,
+    Generator,
+    Op,
+    events_of,
+    expected,
+    hooks_of,
+    make_app,
+    matches,
+)
 
-from holdfast import App
+from holdfast import App, Schedule, every
 from holdfast.api.client import Client
 from holdfast.api.handles import Which
 from holdfast.api.options import StartOptions
+from holdfast.api.schedules import Schedules
 from holdfast.core import events as ev
-from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Mail, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.engine import Engine
+from holdfast.engine.environment import Environment
+from holdfast.engine.identity import Identity
 from holdfast.engine.opening import BEFORE_THE_CODE
 from holdfast.engine.puller import Puller
 from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, RunError, StoreBusyError, StoreError, StoreUnavailableError
-from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status
+from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, WorkerKind
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.world import replay
 
@@ -40,6 +56,10 @@ PATIENCE = 600.0
 """Simulated seconds after the last trouble within which every run has to end."""
 ELSEWHERE = 0.3
 """The share of worlds in which engines leave all steps to executors."""
+SCHEDULED = 0.5
+"""The share of worlds with a schedule."""
+TICK = 30
+"""Seconds between two of its ticks."""
 BUSY = 40_000
 """So many things don't happen in that time, unless an engine turns without anything to do."""
 APPS = {build: make_app(build) for build in ("one", "two")}
@@ -84,13 +104,12 @@ class Host:
         self.executor = SimulatedExecutor(world, self)
         settings = Settings(lease=LEASE, beat=BEAT, max_live=world.max_live, claim=world.claim)
         self.pulls = pulls
-        parts = (self.app, SeamStore(world, self), self.executor, SimulatedNotifier(world, self), world.clock, build)
-        self.engine: Any
-        if pulls:
-            self.engine = Puller(*parts, [""], world.room, settings, new_id=self._new_id)  # type: ignore[arg-type]
-        else:
-            queues = [] if world.elsewhere else [""]
-            self.engine = Engine(*parts, settings, isolate=False, new_id=self._new_id, queues=queues)  # type: ignore[arg-type]
+        me = Identity("", build, isolates=False, queues=frozenset([""] if pulls or not world.elsewhere else []))
+        env: Any = Environment(
+            self.app, SeamStore(world, self), self.executor, SimulatedNotifier(world, self), world.clock, me, settings,
+            self._new_id, WorkerKind.EXECUTOR if pulls else WorkerKind.ENGINE,
+        )  # fmt: skip
+        self.engine: Any = Puller(env, world.room) if pulls else Engine(env)
         self.wakes_at = 0.0
         self.due: int | None = None
         self.beats_at = 0.0
@@ -105,7 +124,7 @@ class Host:
 
     def start(self) -> None:
         self.engine.start("")
-        self.engine.executor.start(
+        self.engine.env.executor.start(
             self.arrivals.append,
             lambda attempt, kind, value: self.arrivals.append(Report(attempt, kind, value)),
             self._may_begin,
@@ -116,7 +135,7 @@ class Host:
     def _may_begin(self) -> bool:
         self.is_asking = True
         try:
-            return self.engine.membership.may_begin(lambda worker: self.arrivals.append(DeclaredDead(worker)))
+            return self.engine.env.membership.may_begin(lambda worker: self.arrivals.append(DeclaredDead(worker)))
         finally:
             self.is_asking = False
 
@@ -144,7 +163,7 @@ class Host:
         self.due = min((moment for moment in (wake.due, wake.tick) if moment is not None), default=None)
 
     def beat(self) -> None:
-        membership = self.engine.membership
+        membership = self.engine.env.membership
         worker = membership.me.worker
         self.beats_at = self.world.clock.monotonic() + BEAT
         try:
@@ -287,6 +306,7 @@ class Root:
     is_paused: bool = False
     retries: int = 0
     hooks: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
 
 
 class World:
@@ -303,7 +323,7 @@ class World:
         self.claim = chance.choice((1, 3, 200))
         self.client = Client(APPS["two"], self.store, SimulatedNotifier(self, None))
         self.hosts: list[Host] = []
-        self.hints: list[tuple[Host, Hint | Mail]] = []
+        self.hints: list[tuple[Host, Hint | InboxHint]] = []
         self.late: list[tuple[Host, Callable[[], Any]]] = []  # commits that nobody has heard of again
         self.depth = 0
         self.acts = 0
@@ -328,6 +348,8 @@ class World:
         apart = Random(f"elsewhere {seed}")
         self.elsewhere = apart.random() < ELSEWHERE
         self.room = apart.choice((1, 4, 100))
+        self.has_schedule = apart.random() < SCHEDULED
+        self._emissions = itertools.count(1)
         generator = Generator(chance)
         self.roots = [self._root(number, *generator.program()) for number in range(programs)]
 
@@ -336,6 +358,7 @@ class World:
         if len(self.builds) > 1 and self.chance.random() < 0.3:
             root.workflow = NEWER
         root.hooks = [f"{name} {generation}" for name in hooks_of(op) for generation in range(last + 1)]
+        root.events = [f"{name} {generation}" for name in events_of(op) for generation in range(last + 1)]
         return root
 
     def note(self, what: str) -> None:
@@ -403,7 +426,7 @@ class World:
         except (Fenced, StoreError):
             self.note("or not")
 
-    def hint(self, hint: Hint | Mail) -> None:
+    def hint(self, hint: Hint | InboxHint) -> None:
         for host in self.hosts:
             luck = self.chance.random()
             if luck < self.lost_hints:
@@ -611,12 +634,16 @@ class World:
     def _order(self, root: Root) -> None:
         if not root.is_started:
             return
-        kind = self.chance.choice(("hook", "hook", "hook", "pause", "resume", "resume", "cancel", "retry"))
+        kinds = ("hook", "hook", "hook", "event", "event", "pause", "resume", "resume", "cancel", "retry")
+        kind = self.chance.choice(kinds)
         row = self.client.row(Which(root.id))
         try:
             if kind == "hook":
                 if root.hooks:
                     self._answer(root, self.chance.choice(root.hooks))
+            elif kind == "event":
+                if root.events:
+                    self._tell_news(self.chance.choice(root.events))
             elif kind == "cancel":
                 if self.chance.random() < 0.3:
                     root.is_cancelled = True
@@ -637,11 +664,27 @@ class World:
         self.note(f"client answers {name} of {root.id}")
         self.client.send(Which(root.id), name, f"answer to {name.rpartition(' ')[0]}")
 
+    def _tell_news(self, name: str) -> None:
+        self.note(f"client tells news of {name}")
+        news = {"name": name, "says": f"news of {name.rpartition(' ')[0]}"}
+        self.client.emit("News", news, f"news {next(self._emissions)}")
+
+    @property
+    def _schedules(self) -> Schedules:
+        app: Any = SimpleNamespace(
+            name="simulated", client=self.client, codec=APPS["two"].codec, encode_by_name=APPS["two"].encode_by_name,
+            declared_schedules=list,
+        )  # fmt: skip
+        return Schedules(app)
+
     # -- from the beginning to the end
 
     def run(self, actions: int = 1_500) -> None:
         """Trouble for a while, then peace until all runs have ended; then everything is looked at."""
         try:
+            if self.has_schedule:
+                when = Schedule(every(f"{TICK}s"), name="often", missed="all", overlap="allow")
+                self._schedules.put(when, "ticked")
             while self.acts < actions:
                 self.act()
             self._calm_down()
@@ -684,7 +727,7 @@ class World:
         for _ in range(BUSY):
             if self.clock.monotonic() >= looks_at:
                 looks_at = self.clock.monotonic() + 2.0
-                if all([self._is_over(root) for root in self.roots]):
+                if all([self._is_over(root) for root in self.roots]) and self._are_others_over():
                     return
                 if self.clock.monotonic() > until:
                     raise Violation(f"not everything has ended: {self._tell()}")
@@ -704,9 +747,22 @@ class World:
         waiting = [name for name in root.hooks if name not in answered]
         if waiting:  # one at a time, so that each has to be found
             self._answer(root, self.chance.choice(waiting))
+        for name in root.events:
+            self._tell_news(name)
         for child in self.client.runs(_STUCK):
             self._resume_stuck(child.id)
         return False
+
+    def _are_others_over(self) -> bool:
+        """What domain events and ticks have started. No tick comes any more."""
+        if self.has_schedule and self._schedules.list():
+            self._schedules.delete("often")
+        if self.store.arrivals(1):
+            return False
+        others = [run for run in self.client.runs(_ALL) if run.workflow in ("pinged", "ticked")]
+        for run in others:
+            self._resume_stuck(run.id)
+        return all(run.status in FINAL for run in others)
 
     def _resume_stuck(self, run_id: str) -> None:
         """A person looks at a run whose workers were lost one after the other. One whose code nobody knew goes on by
@@ -732,6 +788,9 @@ class World:
             self._check_end(root)
         for run in self.client.runs(_ALL):
             self._check_history(run.id)
+            self._check_stream(run.id)
+        self._check_pings()
+        self._check_ticks()
         left = [use for use in self.store.limits(5) if use.in_use or use.waiting]
         if left:
             raise Violation(f"all runs have ended, and slots are left: {left}")
@@ -751,6 +810,46 @@ class World:
             raise Violation(
                 f"{root.id} ended as {row.status} with {found!r}, not as {status} with {wanted!r}: {root.op}"
             )
+
+    def _results(self, workflow: str) -> list[Any]:
+        rows = [self.client.row(Which(run.id)) for run in self.client.runs(_ALL) if run.workflow == workflow]
+        return [self.client._outcome(row)[0] for row in rows]
+
+    def _check_pings(self) -> None:
+        """Each domain event that a history knows of has started one run, and nothing else has."""
+        emitted: set[str] = set()
+        for run in self.client.runs(_ALL):
+            for event in self.client.events(Which(run.id)):
+                if isinstance(event, ev.EventEmitted):
+                    emitted.add(event.key)
+                elif isinstance(event, ev.StepCompleted):
+                    emitted.update(each.key for each in event.emitted)
+        found = self._results("pinged")
+        if sorted(found) != sorted(emitted):
+            raise Violation(f"{sorted(emitted)} were emitted, and runs were started by {sorted(found)}")
+
+    def _check_ticks(self) -> None:
+        """One run for each tick, from the first to the last."""
+        ticks = sorted(self._results("ticked"))
+        if ticks and ticks != list(range(ticks[0], ticks[-1] + 1, TICK)):
+            raise Violation(f"ticks are missing or doubled: {ticks}")
+
+    def _check_stream(self, run_id: str) -> None:
+        """Numbers have no gaps. What a workflow says is said once, what an execution says is in order and not doubled."""
+        rows = self.store.stream(run_id, 0, 100_000)
+        if [row.number for row in rows] != list(range(1, len(rows) + 1)):
+            raise Violation(f"the stream of {run_id} has gaps: {[row.number for row in rows]}")
+        said: dict[tuple[str, int], list[Any]] = {}
+        for row in rows:
+            said.setdefault((row.cmd, row.attempt), []).append(APPS["two"].codec.decode(row.item))
+        own = [event.cmd for event in self.client.events(Which(run_id)) if isinstance(event, ev.Streamed)]
+        for (cmd, attempt), items in said.items():
+            wanted = [["before"], ["after"]] if cmd in own else [list(range(n)) for n in range(1, SAID + 1)]
+            if items not in wanted:
+                raise Violation(f"{cmd} of {run_id}, attempt {attempt}, has streamed {items}")
+        missing = {cmd for cmd in own if all(cmd != each for each, _ in said)}
+        if missing:
+            raise Violation(f"{run_id} has streamed {missing}, and nobody can read it")
 
     def _check_history(self, run_id: str) -> None:
         row = self.client.row(Which(run_id))

@@ -52,7 +52,24 @@ def test_programs_are_of_all_kinds_and_some_have_to_fail() -> None:
     generator = Generator(Random(1))
     programs = [generator.program()[0] for _ in range(300)]
     text = str(programs)
-    for kind in ("once", "seq", "gather", "fan", "race", "timeout", "try", "sleep", "hook", "data", "child", "saga"):
+    for kind in (
+        "hasty",
+        "stream",
+        "emit",
+        "event",
+        "once",
+        "seq",
+        "gather",
+        "fan",
+        "race",
+        "timeout",
+        "try",
+        "sleep",
+        "hook",
+        "data",
+        "child",
+        "saga",
+    ):
         assert f"['{kind}'" in text
     failing = 0
     for op in programs:

@@ -308,7 +308,7 @@ def test_a_full_disk_says_so_and_runs_go_on_when_there_is_room(small_disk: Path)
             for number in range(1_000):  # there may be room left in the files themselves
                 patient.options(id=f"more-{number}", delay=3600).start()
         gate.set()
-        until(lambda: engine.engine.backoff.failures > 0)
+        until(lambda: engine.engine.env.backoff.failures > 0)
         give_back()
         assert sorted(run.result(timeout=20) for run in runs)
         assert len(executed) == 6, "nothing is executed twice"

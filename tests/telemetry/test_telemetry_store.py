@@ -163,7 +163,7 @@ def test_events_reach_whoever_receives_and_nothing_is_kept_for_nobody(app: App) 
     with app.worker() as host:
         assert app.start("double", 1).result(timeout=PATIENCE) == 2
         assert app.store.newest_notes() == 0, "nobody listens, and nothing is written"
-        assert not host.engine.reporter.is_on
+        assert not host.engine.env.reporter.is_on
         heard: list[Event] = []
         receiver = EventReceiver(app.telemetry)
         hear(receiver, heard, lambda: "worker-online" in kinds(heard))
@@ -177,7 +177,7 @@ def test_events_reach_whoever_receives_and_nothing_is_kept_for_nobody(app: App) 
         receiver.stop()
         assert receiver.capture({}) == 0
         deadline = time.monotonic() + PATIENCE
-        while host.engine.reporter.is_on:
+        while host.engine.env.reporter.is_on:
             assert time.monotonic() < deadline, "nobody listens any more"
             time.sleep(0.05)
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import datetime as dt
 import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from msgspec import Raw
 
@@ -23,8 +22,7 @@ from holdfast.api.direct_calls import call_directly, call_in_transaction
 from holdfast.api.handles import Run
 from holdfast.api.options import (
     NO_OPTIONS,
-    IfExists,
-    OnParentClose,
+    CallWords,
     StartOptions,
     calls_of,
     check_call,
@@ -32,6 +30,7 @@ from holdfast.api.options import (
     options_of_many,
     refuse_connection,
     start_options_of,
+    takes,
 )
 from holdfast.api.owner import Owner
 from holdfast.api.requests import Ask, check_request
@@ -41,7 +40,7 @@ from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running, wait_plainly
-from holdfast.durations import Duration, to_us
+from holdfast.durations import to_us
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 from holdfast.ports import Message
 from holdfast.printing import show
@@ -185,25 +184,8 @@ class _Function(abc.ABC, Generic[P, R, F]):
         """Start it from a workflow without waiting: await what this gives, or call its `.result()`."""
         return CallOptions(self, NO_OPTIONS).submit(*args, **kwargs)
 
-    def options(
-        self,
-        *,
-        id: str | None = None,
-        delay: Duration | None = None,
-        at: dt.datetime | None = None,
-        priority: int = 0,
-        timeout: Duration | None = None,
-        max_retries: int | None = None,
-        queue: str | None = None,
-        if_exists: IfExists = "return",
-        on_parent_close: OnParentClose = "cancel",
-        data: Mapping[str, Any] | None = None,
-        expires: Duration | dt.datetime | None = None,
-        debounce: Duration | None = None,
-        at_most: Duration | None = None,
-        traceparent: str | None = None,
-        connection: object = None,
-    ) -> CallOptions[P, R, F]:
+    @takes(CallWords)
+    def options(self, **words: Unpack[CallWords]) -> CallOptions[P, R, F]:
         """Say more about one call: `fn.options(id="order-17").start(order)`.
 
         `id`: of the run; the same id again is the same run. `delay`, `at`: when it begins. `expires`: a run that no worker
@@ -214,26 +196,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
         from the beginning, as if the workflow had begun with `wf.set_data`. `connection`: of an open transaction on the
         store's database (psycopg, sqlite3, SQLAlchemy, Django); the run exists once that is committed.
         """
-        return CallOptions(
-            self,
-            StartOptions(
-                id,
-                delay,
-                at,
-                priority,
-                timeout,
-                max_retries,
-                queue,
-                if_exists,
-                on_parent_close,
-                data,
-                expires,
-                debounce,
-                at_most,
-                traceparent,
-                connection,
-            ),
-        )
+        return CallOptions(self, StartOptions(**words))
 
     @abc.abstractmethod
     def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> F:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import inspect
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from holdfast.api.checks import (
     check_data,
@@ -38,6 +40,8 @@ from holdfast.telemetry.instruments import is_traceparent
 
 IfExists = Literal["return", "error", "restart"]
 OnParentClose = Literal["cancel", "abandon"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 SCHEDULING = ("schedule", "tz")  # options of decorators that are not of the function itself
 LIMITING = ("concurrency", "rate_limit", "burst", "key")  # one limit, said without its class
@@ -116,6 +120,58 @@ class StartOptions:
         if context is None or self.id is not None:
             return self
         return replace(self, id=context.next_child_id(name), again=True)
+
+
+class RunWords(TypedDict, total=False):
+    """What `options(...)` of a canvas takes: all about the run that it will be."""
+
+    id: str | None
+    delay: Duration | None
+    at: dt.datetime | None
+    priority: int
+    timeout: Duration | None
+    max_retries: int | None
+    if_exists: IfExists
+    expires: Duration | dt.datetime | None
+    connection: object
+
+
+class StartWords(RunWords, total=False):
+    """What `options(...)` takes of what is started by its name."""
+
+    queue: str | None
+    data: Mapping[str, Any] | None
+    debounce: Duration | None
+    at_most: Duration | None
+    traceparent: str | None
+
+
+class CallWords(StartWords, total=False):
+    """What `options(...)` of a step or workflow takes, which may also be called in a workflow."""
+
+    on_parent_close: OnParentClose
+
+
+def takes(words: type[Any]) -> Callable[[F], F]:
+    """Let a function with `**words` be seen with those words in its signature, and refuse others."""
+    known = [field for field in fields(StartOptions) if field.name in words.__optional_keys__]
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def refusing(self: Any, **given: Any) -> Any:
+            unknown = next((name for name in given if name not in words.__optional_keys__), None)
+            if unknown is not None:
+                names = ", ".join(field.name for field in known)
+                raise TypeError(f"{self!r}.options() got an unexpected keyword argument {unknown!r}; known: {names}")
+            return function(self, **given)
+
+        shown = inspect.signature(function)
+        self, keyword = next(iter(shown.parameters.values())), inspect.Parameter.KEYWORD_ONLY
+        said = [inspect.Parameter(each.name, keyword, default=each.default, annotation=each.type) for each in known]
+        refusing.__signature__ = shown.replace(parameters=[self, *said])  # type: ignore[attr-defined]
+        return cast("F", refusing)
+
+    return decorate
 
 
 def refuse_connection(options: StartOptions) -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.api.checks import check_arguments, check_text
 from holdfast.api.handles import Run
 from holdfast.api.options import (
     NO_OPTIONS,
-    IfExists,
     StartOptions,
+    StartWords,
     calls_of,
     options_of_many,
     start_options_of,
+    takes,
 )
 from holdfast.blocking import twin
 from holdfast.core.registry import is_own
-from holdfast.durations import Duration
 from holdfast.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ class Remote:
 
     async def astart(self, *args: Any, **kwargs: Any) -> Run[Any]:
         """`start` for async code."""
+        if self._options.connection is not None:  # which is this thread's
+            return self.start(*args, **kwargs)
         return await asyncio.to_thread(self.start, *args, **kwargs)
 
     def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[Any]]:
@@ -69,27 +70,10 @@ class Remote:
         given, named = check_arguments(args, kwargs)
         return Remote(self._app, self.name, chosen).start(*given, **named)
 
-    def options(
-        self,
-        *,
-        id: str | None = None,
-        delay: Duration | None = None,
-        at: dt.datetime | None = None,
-        priority: int = 0,
-        timeout: Duration | None = None,
-        max_retries: int | None = None,
-        queue: str | None = None,
-        if_exists: IfExists = "return",
-        expires: Duration | dt.datetime | None = None,
-        debounce: Duration | None = None,
-        at_most: Duration | None = None,
-    ) -> Remote:
+    @takes(StartWords)
+    def options(self, **words: Unpack[StartWords]) -> Remote:
         """Say more about the runs that this starts: `app.remote("fulfil").options(id="order-17").start(...)`."""
-        chosen = StartOptions(
-            id, delay, at, priority, timeout, max_retries, queue, if_exists, expires=expires, debounce=debounce,
-            at_most=at_most,
-        )  # fmt: skip
-        return Remote(self._app, self.name, chosen)
+        return Remote(self._app, self.name, StartOptions(**words))
 
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         if self._app.knows(self.name):

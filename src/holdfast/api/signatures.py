@@ -8,10 +8,9 @@ from __future__ import annotations
 import abc
 import asyncio
 import copy
-import datetime as dt
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 from msgspec import Raw
@@ -21,12 +20,13 @@ from holdfast.api.checks import check_arguments, check_flag, check_number, durat
 from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import NoRun, Run
 from holdfast.api.options import (
-    IfExists,
+    RunWords,
     StartOptions,
     check_call,
     check_input,
     start_options_of,
     step_options,
+    takes,
     wrong_call,
 )
 from holdfast.api.owner import Owner
@@ -35,7 +35,6 @@ from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.registry import find_app
-from holdfast.durations import Duration
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 from holdfast.printing import printable, show
 
@@ -158,27 +157,10 @@ class Canvas(abc.ABC):
             canvas.link_error(errback)
         return CanvasOptions(canvas, start_options_of(f"{self!r}.apply_async()", options)).start()
 
-    def options(
-        self,
-        *,
-        id: str | None = None,
-        delay: Duration | None = None,
-        at: dt.datetime | None = None,
-        priority: int = 0,
-        timeout: Duration | None = None,
-        max_retries: int | None = None,
-        if_exists: IfExists = "return",
-        connection: object = None,
-        expires: Duration | dt.datetime | None = None,
-    ) -> CanvasOptions:
+    @takes(RunWords)
+    def options(self, **words: Unpack[RunWords]) -> CanvasOptions:
         """Say more about the run: `canvas.options(id="night-17").start()`."""
-        return CanvasOptions(
-            self,
-            StartOptions(
-                id=id, delay=delay, at=at, priority=priority, timeout=timeout, max_retries=max_retries,
-                if_exists=if_exists, connection=connection, expires=expires,
-            ),
-        )  # fmt: skip
+        return CanvasOptions(self, StartOptions(**words))
 
     def submit(self, *args: Any, **kwargs: Any) -> StepFuture[Any]:
         """Begin it in the workflow that calls, without waiting: await what this gives, or call its `.result()`."""

@@ -10,7 +10,7 @@ from holdfast.core.source_lines import lines_of_error
 from holdfast.printing import text_of
 
 if TYPE_CHECKING:
-    from holdfast.core.requests import Requests
+    from holdfast.core.calls import Calls
 
 NAMED = 3
 """So many of the things on one side are named."""
@@ -25,7 +25,7 @@ def history_side(kind: str, there: list[Recorded]) -> str:
     return f"no such thing, but {shown}" if shown else "no such thing"
 
 
-def code_side(execution: Requests) -> tuple[str, str, bool]:
+def code_side(execution: Calls) -> tuple[str, str, bool]:
     """What the code does instead of what is recorded, the line if it is known, and whether the input is what is wrong."""
     main = execution._main
     if main is None or not main.done():
@@ -43,7 +43,7 @@ def code_side(execution: Requests) -> tuple[str, str, bool]:
     return f"nothing more: it raised {raised}", lines[-1] if lines else "", False
 
 
-def _waits(execution: Requests) -> list[str]:
+def _waits(execution: Calls) -> list[str]:
     found = [f"step {step.command.name!r}" for step in execution.steps.values()]
     found += map(str, execution.hooks.values())
     found += [f"child {child.name!r}" for child in execution.children.values() if child.waited]
@@ -61,7 +61,7 @@ def renamed(there: Iterable[Recorded], asked: Iterable[Asked]) -> str:
     return ""
 
 
-def advice(execution: Requests, unfit_input: bool) -> str:
+def advice(execution: Calls, unfit_input: bool) -> str:
     forked_from = getattr(execution._beginning, "forked_from", None)
     if unfit_input and forked_from:
         return "Give the fork an input that fits"

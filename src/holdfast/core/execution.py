@@ -17,11 +17,11 @@ from msgspec import Raw
 
 from holdfast.core import commands as co
 from holdfast.core import events as ev
+from holdfast.core.calls import Calls
 from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.loop import Task, WorkflowLoop
 from holdfast.core.matching import Ledger
 from holdfast.core.pending import FLAGS, PendingChild, PendingHook, PendingStep, Recorded
-from holdfast.core.requests import Requests
 from holdfast.core.reuse import EarlierOutcomes
 from holdfast.core.source_lines import task_lines
 from holdfast.errors import (
@@ -54,7 +54,7 @@ def _nothing(context: dict[str, Any]) -> None:
     """Nobody hears of a run that has left."""
 
 
-class Execution(Requests):
+class Execution(Calls):
     """The workflow's function, brought to where its history ends, and ready for the next event."""
 
     # -- replay
@@ -206,6 +206,11 @@ class Execution(Requests):
     def time(self) -> int:
         """The code's own time; 0 before it has begun."""
         return self._loop.now if self._loop is not None else 0
+
+    @property
+    def latest(self) -> int:
+        """The latest time that it waits from, be it one that the code has not seen."""
+        return max(self.time, self.noted_at)
 
     def next_due(self) -> int | None:
         """When the first timer is due, by the database's clock."""
@@ -452,6 +457,7 @@ class Execution(Requests):
                 command.started = False
                 command.attempt = event.attempt + 1
                 command.not_before = event.retry_at
+                self.noted_at = max(self.noted_at, event.ts + self.ahead)
             elif isinstance(event, ev.StepWithdrawn):
                 command.started = False
             elif isinstance(event, ev.StepLost):

@@ -36,14 +36,14 @@ class DeclaredDead(msgspec.Struct):
     worker: str
 
 
-class Mail(msgspec.Struct, frozen=True):
+class InboxHint(msgspec.Struct, frozen=True):
     """Messages were put into the inboxes of these runs, which that worker owned."""
 
     owner: str
     runs: Sequence[int]
 
 
-Arrival = Outcome | Report | Hint | Mail | Stop | DeclaredDead
+Arrival = Outcome | Report | Hint | InboxHint | Stop | DeclaredDead
 
 
 class Wake(msgspec.Struct):

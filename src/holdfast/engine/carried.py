@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.engine.arrivals import Wake
+from holdfast.engine.environment import Environment
 from holdfast.engine.host import Host
-from holdfast.engine.puller import Puller
+from holdfast.engine.puller import AttemptsOfOthers, Puller
 from holdfast.errors import Fenced, StoreUnavailableError
 from holdfast.ports import ClaimedAttempt, Executor, Notifier, OnRing, OnTold, Outcome, Topic, Watch
 
@@ -67,10 +68,9 @@ class GivenUp(msgspec.Struct):
 class Carried(Puller):
     """Claims what it is told of. An attempt that is gone, or that another worker has, is not executed."""
 
-    executor: Lending
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, env: Environment[AttemptsOfOthers], executor: Lending, concurrency: int) -> None:
+        super().__init__(env, concurrency)
+        self.executor = executor
         self._told: deque[Job] = deque()
         self._handed: dict[int, Job] = {}
         self._ending: list[Job] = []
@@ -105,7 +105,7 @@ class Carried(Puller):
                 return
             held = self.inflight.pop(job.number, None)
             if held is not None and has_begun and held.attempt.at_most_once:
-                self._end(held, Outcome(attempt=held.attempt, started=self.store.now(), lost=True))
+                self._end(held, Outcome(attempt=held.attempt, started=self.env.store.now(), lost=True))
             elif held is not None:
                 self._give_back(held)
             self.executor.cancel(job.number)
@@ -123,7 +123,7 @@ class Carried(Puller):
             claimed = None
             if not self.stopping:
                 try:
-                    claimed = self.store.claim_attempt(self.me.worker, self._told[0].token)
+                    claimed = self.env.store.claim_attempt(self.me.worker, self._told[0].token)
                 except Fenced:
                     self._fenced()
                     return
@@ -144,7 +144,7 @@ class Carried(Puller):
 
     def _next_turn(self) -> Wake:
         wake = super()._next_turn()
-        if self._ending and not self.backoff.is_on():
+        if self._ending and not self.env.backoff.is_on():
             wake.at_once = True
         return wake
 

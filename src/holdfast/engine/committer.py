@@ -12,15 +12,13 @@ import msgspec
 
 from holdfast import failpoints
 from holdfast.engine.announcer import Announcer
-from holdfast.engine.backoff import Backoff
+from holdfast.engine.environment import Environment
 from holdfast.engine.live_runs import LiveRuns
-from holdfast.engine.membership import Membership
 from holdfast.engine.records import SlotMessage
 from holdfast.engine.run import LiveRun
-from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Sources
 from holdfast.errors import Fenced, StoreError
-from holdfast.ports import Change, Claimed, Clock, Committed, RunQuery, RunRow, SlotRow, Store, Topic
+from holdfast.ports import Change, Claimed, Committed, RunQuery, RunRow, SlotRow, Store, Topic
 
 logger = logging.getLogger("holdfast.engine")
 Changes = list[tuple[LiveRun, Change]]
@@ -29,24 +27,14 @@ Changes = list[tuple[LiveRun, Change]]
 class Committer:
     """`began` is when the last commit was begun, `last_commit` when one was last known to have happened."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        settings: Settings,
-        membership: Membership,
-        sources: Sources,
-        announcer: Announcer,
-        backoff: Backoff,
-        live_runs: LiveRuns,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._settings = settings
-        self._membership = membership
+    def __init__(self, env: Environment[Store], sources: Sources, announcer: Announcer, live_runs: LiveRuns) -> None:
+        self._store = env.store
+        self._clock = env.clock
+        self._settings = env.settings
+        self._membership = env.membership
+        self._backoff = env.backoff
         self._sources = sources
         self._announcer = announcer
-        self._backoff = backoff
         self._live_runs = live_runs
         self.last_commit: float | None = None
         self.began = 0.0

@@ -9,16 +9,13 @@ and others told, only after the commit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from holdfast.core.loop import Greenlets
-from holdfast.core.registry import Definitions
-from holdfast.engine.agenda import Agenda
 from holdfast.engine.announcer import Announcer
-from holdfast.engine.arrivals import Arrival, Hint, Mail, Report, Stop, Wake
-from holdfast.engine.backoff import Backoff
-from holdfast.engine.broadcast import Broadcast
+from holdfast.engine.arrivals import Arrival, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.committer import Committer
+from holdfast.engine.environment import Environment
 from holdfast.engine.guard import Guard
 from holdfast.engine.handover import HandOver
 from holdfast.engine.housekeeping import Housekeeping
@@ -26,17 +23,14 @@ from holdfast.engine.identity import Identity
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.limits import SAFETY_NET
 from holdfast.engine.live_runs import LiveRuns
-from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.probation import Probation
 from holdfast.engine.records import PRIORITY_HEAD_START
-from holdfast.engine.reporting import Reporter
 from holdfast.engine.run import LiveRun, Probe
 from holdfast.engine.run_state import Shared
-from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Sources
 from holdfast.errors import Fenced, StoreError
-from holdfast.ports import Carrier, Clock, Executor, Notifier, Outcome, Store, Topic
+from holdfast.ports import Carrier, Outcome, Store, Topic
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -46,57 +40,26 @@ class Engine:
 
     heeds = frozenset({Topic.EVERYTHING, Topic.RUNS, Topic.INBOX, Topic.EVENTS, Topic.SCHEDULES})
 
-    def __init__(
-        self,
-        app: Definitions,
-        store: Store,
-        executor: Executor,
-        notifier: Notifier,
-        clock: Clock,
-        build: str,
-        settings: Settings | None = None,
-        isolate: bool = True,
-        new_id: Callable[[], str] = new_worker_id,
-        queues: Iterable[str] | None = ("",),
-        carrier: Carrier | None = None,
-    ) -> None:
-        self.app = app
-        self.store = store
-        self.executor = executor
-        self.notifier = notifier
+    def __init__(self, env: Environment[Store], carrier: Carrier | None = None) -> None:
+        self.env = env
         self.carrier = carrier
-        self.clock = clock
-        self.settings = settings or Settings()
-        self.guard = Guard(self.settings.patience)
-        me = Identity("", build, isolates=isolate, queues=None if queues is None else frozenset(queues))
-        self.membership = Membership(app, store, clock, self.settings, me, new_id)
-        self.backoff = Backoff(clock)
-        self.sources = Sources(app, store, self.membership.names, self.settings)
-        self.agenda = Agenda()  # by the clock that never jumps
+        self.guard = Guard(env.settings.patience)
+        self.sources = Sources(env.app, env.store, env.membership.names, env.settings)
         self.inflight = InFlight()
-        broadcast = Broadcast(store, me, lambda: app.event_exchange)
-        self.reporter = Reporter(app.instruments, broadcast, me, app.codec)
-        self.announcer = Announcer(store, notifier, carrier, self.membership, self.sources)
-        outbox = Outbox(self.announcer, me, self.inflight, self.agenda, clock)
-        shared = Shared(app, Greenlets(), self.guard, me, clock, self.reporter)
-        self.live_runs = LiveRuns(store, executor, self.settings, shared, self.agenda, self.inflight, outbox)
-        self.handover = HandOver(
-            store, executor, self.settings, self.live_runs, self.inflight, outbox, self.announcer, self.backoff
-        )
-        self.committer = Committer(
-            store, clock, self.settings, self.membership, self.sources, self.announcer, self.backoff, self.live_runs
-        )
-        self.housekeeping = Housekeeping(
-            app, store, clock, self.settings, self.agenda, self.membership, self.sources, self.announcer, self.backoff,
-            self.live_runs,
-        )  # fmt: skip
+        self.announcer = Announcer(env.store, env.notifier, carrier, env.membership, self.sources)
+        outbox = Outbox(env, self.announcer, self.inflight)
+        shared = Shared(env.app, Greenlets(), self.guard, self.me, env.clock, env.reporter)
+        self.live_runs = LiveRuns(env, shared, self.inflight, outbox)
+        self.handover = HandOver(env, self.live_runs, self.inflight, outbox, self.announcer)
+        self.committer = Committer(env, self.sources, self.announcer, self.live_runs)
+        self.housekeeping = Housekeeping(env, self.sources, self.announcer, self.live_runs)
         self.probation = Probation(self.live_runs.by_no)
         self.stopping = False
         self._is_over = False
 
     @property
     def me(self) -> Identity:
-        return self.membership.me
+        return self.env.membership.me
 
     @property
     def runs(self) -> dict[int, LiveRun]:
@@ -115,25 +78,25 @@ class Engine:
 
     def start(self, address: str) -> None:
         """Register; others ring at `address`."""
-        self.membership.address = address
-        self.me.secret = self.store.secret()
-        self.membership.register(self.sources.ticks.names)
+        self.env.membership.address = address
+        self.me.secret = self.env.store.secret()
+        self.env.membership.register(self.sources.ticks.names)
         self.sources.ticks.declare()
         self.sources.lines.declare()
-        self.agenda.set("lines", self.clock.monotonic() + SAFETY_NET)
-        self.agenda.set("sweep", 0.0)
-        self.agenda.set("collect", 0.0)
+        self.env.agenda.set("lines", self.env.clock.monotonic() + SAFETY_NET)
+        self.env.agenda.set("sweep", 0.0)
+        self.env.agenda.set("collect", 0.0)
         if self.carrier is not None:
-            self.carrier.start(self.store)
+            self.carrier.start(self.env.store)
 
     def turn(self, arrivals: Iterable[Arrival]) -> Wake | None:
         """One round: take what has arrived, deliver, commit, act. None once the engine has stopped."""
         for arrival in arrivals:
             self._take(arrival)
-        if self.membership.is_registered or self._register_again():
+        if self.env.membership.is_registered or self._register_again():
             sources, committer = self.sources, self.committer
             self._look_at_definitions()
-            now = self.store.now()
+            now = self.env.store.now()
             self._do_what_is_due(now)
             if committer.has_unknown_claims:
                 committer.find_claimed()
@@ -147,9 +110,9 @@ class Engine:
                 self._probe(now)
             if self.live_runs.ready:
                 self._advance(now)
-            if not self.backoff.is_on():
+            if not self.env.backoff.is_on():
                 self._commit()
-            if sources.lines.are_stale() and not self.backoff.is_on():
+            if sources.lines.are_stale() and not self.env.backoff.is_on():
                 self._serve()
         return None if self.stopping and self._has_drained() else self._next_turn()
 
@@ -160,12 +123,12 @@ class Engine:
     def close(self) -> None:
         """Let go of every run. What executes is interrupted by the executor, whose outcomes no longer count here."""
         self.committer.commit_last(self.handover.take_back_all())
-        self.executor.stop(0)
+        self.env.executor.stop(0)
         self.live_runs.clear()
         if self.carrier is not None:
             self.carrier.stop()
         try:
-            self.store.unregister(self.me.worker)
+            self.env.store.unregister(self.me.worker)
         except StoreError as error:
             logger.warning("could not say goodbye to the store, others will notice: %s", error)
         self.announcer.ring(Topic.RUNS)
@@ -177,7 +140,7 @@ class Engine:
         return self._is_over or not (self.inflight or self.live_runs.ready or self.live_runs.touched)
 
     def _has_room(self) -> bool:
-        return not self.stopping and len(self.live_runs.by_no) < self.settings.max_live
+        return not self.stopping and len(self.live_runs.by_no) < self.env.settings.max_live
 
     def _is_busy(self) -> bool:
         """Whether there is something to do before anything arrives."""
@@ -193,15 +156,15 @@ class Engine:
         # What was claimed just now goes on first: a new run's first step waits for nothing else.
         if sources.claims.is_due_unknown and self._has_room() and not (self.live_runs.ready or sources.claims.stale):
             self._can_claim()
-        pausing, busy = self.backoff.is_on(), self._is_busy()
+        pausing, busy = self.env.backoff.is_on(), self._is_busy()
         if busy and not pausing:
             return Wake(None, None, 0.0, len(self.inflight), at_once=True)
-        times = [self.agenda.next(), self.inflight.next_look()]
-        if not self.membership.is_registered:
-            times = [self.backoff.until]  # what is due is not done before that
+        times = [self.env.agenda.next(), self.inflight.next_look()]
+        if not self.env.membership.is_registered:
+            times = [self.env.backoff.until]  # what is due is not done before that
         elif pausing and (busy or self.live_runs.touched):
-            times.append(self.backoff.until)
-        seconds = min(time for time in times if time is not None) - self.clock.monotonic()
+            times.append(self.env.backoff.until)
+        seconds = min(time for time in times if time is not None) - self.env.clock.monotonic()
         times_due = (self.live_runs.due.next(), sources.claims.due_at, sources.lines.due.next())
         dues = [time for time in times_due if time is not None]
         tick = None if self.stopping or pausing else sources.ticks.due_at
@@ -214,14 +177,14 @@ class Engine:
             self.handover.take_outcome(arrival)
         elif isinstance(arrival, Hint):
             self.sources.look_at(arrival.topic)
-        elif isinstance(arrival, Mail):
-            self._take_mail(arrival)
+        elif isinstance(arrival, InboxHint):
+            self._take_inbox_hint(arrival)
         elif isinstance(arrival, Report):
             self.handover.take_report(arrival)
         elif isinstance(arrival, Stop):
             self.stopping = True
-            self.agenda.set("stop", self.clock.monotonic() + arrival.grace)
-        elif arrival.worker == self.me.worker and self.membership.is_registered:
+            self.env.agenda.set("stop", self.env.clock.monotonic() + arrival.grace)
+        elif arrival.worker == self.me.worker and self.env.membership.is_registered:
             self._fenced()
 
     def _do_what_is_due(self, now: int) -> None:
@@ -233,15 +196,15 @@ class Engine:
         if sources.claims.is_due(now):
             sources.claims.stale, sources.claims.due_at = True, None
         sources.lines.have_come(now)
-        mono = self.clock.monotonic()
-        for key in self.agenda.due(mono):
+        mono = self.env.clock.monotonic()
+        for key in self.env.agenda.due(mono):
             match key:
                 case "sweep":
                     self.housekeeping.sweep(mono)
                 case "collect":
                     self.housekeeping.collect()
                 case "lines":
-                    self.agenda.set("lines", mono + SAFETY_NET)
+                    self.env.agenda.set("lines", mono + SAFETY_NET)
                     sources.lines.look_at_all()
                 case "stop":
                     self._is_over = True
@@ -253,56 +216,56 @@ class Engine:
                     live_runs.park(no, now, self.committer.has_unknown_grants)
         if (look := self.inflight.next_look()) is not None and look <= mono:
             self.handover.show_started(mono)
-        if len(live_runs.by_no) >= self.settings.max_live and live_runs.idle:
+        if len(live_runs.by_no) >= self.env.settings.max_live and live_runs.idle:
             self._make_room(now)
-        if not self.stopping and sources.ticks.have_come(now) and not self.backoff.is_on():
+        if not self.stopping and sources.ticks.have_come(now) and not self.env.backoff.is_on():
             self._tick()
 
     def _make_room(self, now: int) -> None:
         """Memory is full and others wait: those that have waited longest leave at once."""
-        surplus = len(self.live_runs.by_no) - self.settings.max_live
+        surplus = len(self.live_runs.by_no) - self.env.settings.max_live
         if self.sources.claims.stale and not self.stopping and self._can_claim():
-            surplus += self.settings.claim
+            surplus += self.env.settings.claim
         self.live_runs.park_longest(surplus, now, self.committer.has_unknown_grants)
 
     def _tick(self) -> None:
         """Let schedules start what is due."""
-        if self.backoff.ask("starting what is scheduled", self.sources.ticks.fire):
+        if self.env.backoff.ask("starting what is scheduled", self.sources.ticks.fire):
             self.sources.look_at(Topic.INBOX)  # runs that go on may have been told to end
             self.announcer.ring_peers(Topic.INBOX)
 
-    def _take_mail(self, mail: Mail) -> None:
-        if mail.owner != self.me.worker:
+    def _take_inbox_hint(self, hint: InboxHint) -> None:
+        if hint.owner != self.me.worker:
             return
-        here = [no for no in mail.runs if no in self.live_runs.by_no]
+        here = [no for no in hint.runs if no in self.live_runs.by_no]
         self.sources.inbox.told(here)
-        if len(here) < len(mail.runs):  # released meanwhile: another worker may have claimed it, and was not told
+        if len(here) < len(hint.runs):  # released meanwhile: another worker may have claimed it, and was not told
             self.sources.look_at(Topic.INBOX)
             self.announcer.ring_peers(Topic.INBOX)
 
     def _read_inbox(self) -> None:
-        for message in self.backoff.ask("reading inboxes", lambda: self.sources.inbox.poll(self.me.worker)) or ():
+        for message in self.env.backoff.ask("reading inboxes", lambda: self.sources.inbox.poll(self.me.worker)) or ():
             live = self.live_runs.by_no.get(message.run_no)
             if live is None or live.state.released:
                 self.sources.claims.stale = True  # it is about to be released, and can be claimed at once
             if live is not None and live.state.inbox.add(message):
                 self.live_runs.make_ready(live)
-                if self.reporter.is_on:
-                    self.reporter.messages(live.row, [message], self.store.now())
+                if self.env.reporter.is_on:
+                    self.env.reporter.messages(live.row, [message], self.env.store.now())
 
     def _deliver_events(self) -> None:
         """Bring domain events to those of this app who listen: runs to start, runs that wait."""
-        if self.backoff.ask("delivering events", self.sources.events.deliver):
+        if self.env.backoff.ask("delivering events", self.sources.events.deliver):
             self.sources.look_at(Topic.INBOX)
             self.announcer.ring_peers(Topic.INBOX)
 
     def _look_at_definitions(self) -> None:
         """Something may have been defined since this engine has started, in a notebook for example, or what was told of it
         is damaged."""
-        membership, revision = self.membership, self.app.revision
-        if (revision == membership.revision and not membership.is_damaged) or self.backoff.is_on():
+        membership, revision = self.env.membership, self.env.app.revision
+        if (revision == membership.revision and not membership.is_damaged) or self.env.backoff.is_on():
             return
-        membership.names = sorted(self.app.known_names())
+        membership.names = sorted(self.env.app.known_names())
         self.sources.ticks.learn(membership.names)
         try:
             membership.tell_definitions(self.sources.ticks.names)
@@ -311,7 +274,7 @@ class Engine:
         except Fenced:
             self._fenced()
         except StoreError as error:
-            self.backoff.failed("making known what was defined", error)
+            self.env.backoff.failed("making known what was defined", error)
             return
         membership.revision, membership.is_damaged, self.sources.claims.stale = revision, False, True
 
@@ -319,14 +282,14 @@ class Engine:
 
     def _advance(self, now: int) -> None:
         """Bring ready runs forward, each for a slice, so that none holds up the others or the commit."""
-        clock, live_runs, settings = self.clock.monotonic, self.live_runs, self.settings
+        clock, live_runs, settings = self.env.clock.monotonic, self.live_runs, self.env.settings
         ready, touched = live_runs.ready, live_runs.touched
         end = clock() + settings.turn
         events = 0
         for _ in range(len(ready)):
             no, live = ready.popitem(last=False)
             if live.broken:
-                fresh = None if self.backoff.is_on() else self.committer.reload(live)
+                fresh = None if self.env.backoff.is_on() else self.committer.reload(live)
                 if fresh is None:
                     if live_runs.by_no.get(no) is live:
                         ready[no] = live
@@ -385,8 +348,8 @@ class Engine:
             return
         if committed is None:
             return
-        if self.reporter.is_on:
-            self.reporter.committed(changes, committed.claimed, self.clock.monotonic() - self.committer.began)
+        if self.env.reporter.is_on:
+            self.env.reporter.committed(changes, committed.claimed, self.env.clock.monotonic() - self.committer.began)
         handover.hand_over(touched, begins=not self.stopping)
         probed = self.probation.probed
         if probed is not None and probed.row.no in touched and self.probation.is_probing():
@@ -406,31 +369,31 @@ class Engine:
     def _room_for_claims(self) -> int:
         if not self.sources.claims.stale or not self._has_room():
             return 0
-        return min(self.settings.claim, self.settings.max_live - len(self.live_runs.by_no))
+        return min(self.env.settings.claim, self.env.settings.max_live - len(self.live_runs.by_no))
 
     def _can_claim(self) -> bool:
         claims = self.sources.claims
-        if claims.is_sure and not self.membership.has_peers:
+        if claims.is_sure and not self.env.membership.has_peers:
             return True  # nobody else can have been faster
-        return bool(self.backoff.ask("looking for runs", lambda: claims.look(self.membership.names)))
+        return bool(self.env.backoff.ask("looking for runs", lambda: claims.look(self.env.membership.names)))
 
     # -- when others took this worker for dead
 
     def _fenced(self) -> None:
         """Others took this worker for dead. Nothing was written; begin again as a new one."""
         logger.warning("worker %s was taken for dead; going on as a new worker", self.me.worker)
-        self.membership.fenced()
+        self.env.membership.fenced()
         self.live_runs.drop_all()
         self._register_again()
 
     def _register_again(self) -> bool:
         """Register as a new worker, as soon as the store allows it."""
-        if self.backoff.is_on():
+        if self.env.backoff.is_on():
             return False
         try:
-            self.membership.register(self.sources.ticks.names)
+            self.env.membership.register(self.sources.ticks.names)
         except StoreError as error:
-            self.backoff.failed("registering", error)
+            self.env.backoff.failed("registering", error)
             return False
         self.sources.look_at(Topic.INBOX)
         return True

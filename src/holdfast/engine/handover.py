@@ -11,16 +11,15 @@ from holdfast.core import commands as co
 from holdfast.engine.announcer import Announcer
 from holdfast.engine.arrivals import Report
 from holdfast.engine.attempts import encode_attempt, token_of
-from holdfast.engine.backoff import Backoff
+from holdfast.engine.environment import Environment
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.live_runs import LiveRuns
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, stream_message
 from holdfast.engine.run import LiveRun
 from holdfast.engine.run_state import HELD
-from holdfast.engine.settings import Settings
 from holdfast.errors import StoreError, UnknownNameError
-from holdfast.ports import Attempt, AttemptRow, Change, Executor, InboxRow, NewAttempt, Outcome, Status, Store
+from holdfast.ports import Attempt, AttemptRow, Change, InboxRow, NewAttempt, Outcome, Status, Store
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -29,25 +28,17 @@ class HandOver:
     """Hands over what runs have asked for, once that is committed, and gives them what comes of it."""
 
     def __init__(
-        self,
-        store: Store,
-        executor: Executor,
-        settings: Settings,
-        live_runs: LiveRuns,
-        inflight: InFlight,
-        outbox: Outbox,
-        announcer: Announcer,
-        backoff: Backoff,
+        self, env: Environment[Store], live_runs: LiveRuns, inflight: InFlight, outbox: Outbox, announcer: Announcer
     ) -> None:
-        self._store = store
-        self._executor = executor
-        self._settings = settings
+        self._store = env.store
+        self._executor = env.executor
+        self._settings = env.settings
+        self._backoff = env.backoff
         self._live_runs = live_runs
         self._shared = live_runs.shared
         self._inflight = inflight
         self._outbox = outbox
         self._announcer = announcer
-        self._backoff = backoff
 
     # -- before the commit
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Mail, Report, Stop, Wake
+from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.engine import Engine
 from holdfast.engine.health import Health, Pulse
 from holdfast.engine.puller import Puller
@@ -50,16 +50,16 @@ class Host:
     def __init__(self, engine: Engine | Puller, waiter: Waiter | None = None) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
-        self._waiter = waiter or RealTime(engine.clock)
+        self._waiter = waiter or RealTime(engine.env.clock)
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
-        self._pulse = Pulse(engine.clock.monotonic())
+        self._pulse = Pulse(engine.env.clock.monotonic())
         self._heart: threading.Thread | None = None
         self._is_ending = threading.Event()
         self._broken_turns = 0
 
     @property
     def store(self) -> Query:
-        return self.engine.store
+        return self.engine.env.store
 
     @property
     def worker_id(self) -> str:
@@ -71,18 +71,18 @@ class Host:
         """Register, and begin to listen; then `run` may be called on a thread."""
         engine = self.engine
         install()
-        address = engine.notifier.listen({*engine.heeds, Topic.WATCHERS}, self.hint, self.told)
+        address = engine.env.notifier.listen({*engine.heeds, Topic.WATCHERS}, self.hint, self.told)
         try:
             engine.start(address)
         except BaseException:
-            engine.notifier.close()
+            engine.env.notifier.close()
             raise
         engine.guard.start()
-        engine.executor.start(
-            self._arrivals.put, self._report, functools.partial(engine.membership.may_begin, self._declared_dead)
+        engine.env.executor.start(
+            self._arrivals.put, self._report, functools.partial(engine.env.membership.may_begin, self._declared_dead)
         )
         self._report_worker("worker_started")
-        engine.reporter.broadcast.look(self._say_hello)
+        engine.env.reporter.broadcast.look(self._say_hello)
         self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
         self._heart.start()
 
@@ -97,14 +97,16 @@ class Host:
             logger.critical("worker %s ends, as there is nothing that it can do any more: %s", self.worker_id, error)
         except BaseException as error:
             self.failure = error
-            logger.critical("the engine of app %r ends because of an error in it", self.engine.app.name, exc_info=True)
+            logger.critical(
+                "the engine of app %r ends because of an error in it", self.engine.env.app.name, exc_info=True
+            )
             raise
         finally:
             self._close()
 
     def stop(self, grace: float | None = None) -> None:
         """Stop claiming, let steps finish for `grace` seconds, then release every run."""
-        self._arrivals.put(Stop(self.engine.settings.grace if grace is None else grace))
+        self._arrivals.put(Stop(self.engine.env.settings.grace if grace is None else grace))
 
     def put(self, arrival: Any) -> None:
         """Give the engine something to take in its next turn."""
@@ -116,25 +118,25 @@ class Host:
 
     def hint(self, topic: Topic) -> None:
         if topic is Topic.WATCHERS:
-            self.engine.reporter.broadcast.wake(self._say_hello)
+            self.engine.env.reporter.broadcast.wake(self._say_hello)
         elif topic in self.engine.heeds:
             self._arrivals.put(_HINTS[topic])
 
     def told(self, owner: str, runs: Sequence[int]) -> None:
         if Topic.INBOX in self.engine.heeds:
-            self._arrivals.put(Mail(owner, runs))
+            self._arrivals.put(InboxHint(owner, runs))
 
     def health(self) -> Health:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""
-        engine, pulse, now = self.engine, self._pulse, self.engine.clock.monotonic()
-        problem = pulse.problem(now, engine.settings.lease)
-        lost = engine.backoff.lost or (self.failure if isinstance(self.failure, StoreLostError) else None)
+        engine, pulse, now = self.engine, self._pulse, self.engine.env.clock.monotonic()
+        problem = pulse.problem(now, engine.env.settings.lease)
+        lost = engine.env.backoff.lost or (self.failure if isinstance(self.failure, StoreLostError) else None)
         if lost is not None:
             problem = str(lost)
         elif self.failure is not None:
             problem = f"the engine has ended because of an error in it: {self.failure!r}"
         return Health(
-            ok=not problem, problem=problem, worker=engine.me.worker, app=engine.app.name, build=engine.me.build,
+            ok=not problem, problem=problem, worker=engine.me.worker, app=engine.env.app.name, build=engine.me.build,
             store_reachable=not (pulse.trouble or lost), heartbeat_age=round(now - pulse.heartbeat, 3),
             turn_age=round(now - pulse.turn, 3),
             commit_age=None if engine.last_commit is None else round(now - engine.last_commit, 3),
@@ -146,20 +148,20 @@ class Host:
     def _turn(self, arrivals: list[Arrival]) -> Wake | None:
         """A turn that fails in a way nobody thought of is not the end."""
         engine = self.engine
-        self._pulse.turn = engine.clock.monotonic()
+        self._pulse.turn = engine.env.clock.monotonic()
         try:
             wake = engine.turn(arrivals)
         except Exception as error:
             self._broken_turns += 1
-            if self._broken_turns > engine.settings.broken_turns:
+            if self._broken_turns > engine.env.settings.broken_turns:
                 raise
-            logger.critical("a turn of the engine of app %r failed, trying again", engine.app.name, exc_info=True)
-            engine.backoff.failed("a turn", error)
+            logger.critical("a turn of the engine of app %r failed, trying again", engine.env.app.name, exc_info=True)
+            engine.env.backoff.failed("a turn", error)
             engine.start_over()
-            return Wake(None, None, engine.backoff.until - engine.clock.monotonic(), 0)
+            return Wake(None, None, engine.env.backoff.until - engine.env.clock.monotonic(), 0)
         self._broken_turns = 0
-        if engine.backoff.lost is not None:
-            raise engine.backoff.lost
+        if engine.env.backoff.lost is not None:
+            raise engine.env.backoff.lost
         return wake
 
     def _arrived(self, wake: Wake) -> list[Arrival]:
@@ -184,16 +186,16 @@ class Host:
 
     def _beat(self) -> None:
         """The heartbeat has a thread of its own: a busy engine is not a dead one."""
-        membership, settings = self.engine.membership, self.engine.settings
+        membership, settings = self.engine.env.membership, self.engine.env.settings
         last = self.store.now()
         while not self._is_ending.wait(settings.beat):
             worker_id = membership.me.worker
             try:
                 if not membership.beat():
                     self._declared_dead(worker_id)
-                self._pulse.beaten(self.engine.clock.monotonic())
+                self._pulse.beaten(self.engine.env.clock.monotonic())
                 self._report_worker("worker_beat")
-                self.engine.reporter.broadcast.look(self._say_hello)
+                self.engine.env.reporter.broadcast.look(self._say_hello)
             except StoreError as error:
                 self._pulse.trouble = str(error)
                 logger.warning("heartbeat failed, trying again: %s", error)
@@ -205,19 +207,19 @@ class Host:
 
     def _report_worker(self, what: str) -> None:
         engine = self.engine
-        if engine.reporter.is_on:
-            engine.reporter.worker(what, len(engine.runs), len(engine.inflight), engine.settings.beat)
+        if engine.env.reporter.is_on:
+            engine.env.reporter.worker(what, len(engine.runs), len(engine.inflight), engine.env.settings.beat)
 
     def _close(self) -> None:
         self._is_ending.set()
         if self._heart is not None:
             self._heart.join(1)
         self._report_worker("worker_stopped")
-        self.engine.reporter.broadcast.close()
+        self.engine.env.reporter.broadcast.close()
         self.engine.guard.stop()
         self.engine.close()
-        self.engine.notifier.close()
-        self.engine.executor.close()
+        self.engine.env.notifier.close()
+        self.engine.env.executor.close()
 
 
 _HINTS = {topic: Hint(topic) for topic in Topic}

@@ -9,19 +9,16 @@ import threading
 from holdfast import failpoints
 from holdfast.codec.blobs import store_mark, sweep
 from holdfast.core import events as ev
-from holdfast.core.registry import Definitions, is_own
-from holdfast.engine.agenda import Agenda
+from holdfast.core.registry import is_own
 from holdfast.engine.announcer import Announcer
 from holdfast.engine.attempts import lost_outcome
-from holdfast.engine.backoff import Backoff
 from holdfast.engine.domain_events import news_of
+from holdfast.engine.environment import Environment
 from holdfast.engine.live_runs import LiveRuns
-from holdfast.engine.membership import Membership
 from holdfast.engine.run_state import read_options
-from holdfast.engine.settings import Settings
 from holdfast.engine.sources import Sources
 from holdfast.errors import StoreError, StoreLostError
-from holdfast.ports import AHEAD, AttemptRow, Clock, Store, Topic
+from holdfast.ports import AHEAD, AttemptRow, Store, Topic
 
 logger = logging.getLogger("holdfast.engine")
 BATCH = 100
@@ -35,28 +32,16 @@ SWEEP_BLOBS_EVERY = 3_600.0
 class Housekeeping:
     """The agenda says when. `strain` is what weighs on the store without stopping it."""
 
-    def __init__(
-        self,
-        app: Definitions,
-        store: Store,
-        clock: Clock,
-        settings: Settings,
-        agenda: Agenda,
-        membership: Membership,
-        sources: Sources,
-        announcer: Announcer,
-        backoff: Backoff,
-        live_runs: LiveRuns,
-    ) -> None:
-        self._app = app
-        self._store = store
-        self._clock = clock
-        self._settings = settings
-        self._agenda = agenda
-        self._membership = membership
+    def __init__(self, env: Environment[Store], sources: Sources, announcer: Announcer, live_runs: LiveRuns) -> None:
+        self._app = env.app
+        self._store = env.store
+        self._clock = env.clock
+        self._settings = env.settings
+        self._agenda = env.agenda
+        self._membership = env.membership
+        self._backoff = env.backoff
         self._sources = sources
         self._announcer = announcer
-        self._backoff = backoff
         self._live_runs = live_runs
         self._sweep_blobs_at = 0.0
         self.strain = ""

@@ -6,32 +6,23 @@ import itertools
 from collections import OrderedDict
 
 from holdfast.engine.agenda import Agenda
+from holdfast.engine.environment import Environment
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.outbox import Outbox
 from holdfast.engine.run import LiveRun
 from holdfast.engine.run_state import Shared
-from holdfast.engine.settings import Settings
-from holdfast.ports import Claimed, Executor, InboxRow, Store
+from holdfast.ports import Claimed, InboxRow, Store
 
 
 class LiveRuns:
     """All of them are in `by_no`, by their number. `touched` are those that may have something to commit; `due` says when
     time alone brings one forward, by the store's clock."""
 
-    def __init__(
-        self,
-        store: Store,
-        executor: Executor,
-        settings: Settings,
-        shared: Shared,
-        agenda: Agenda,
-        inflight: InFlight,
-        outbox: Outbox,
-    ) -> None:
-        self._store = store
-        self._executor = executor
-        self._settings = settings
-        self._agenda = agenda
+    def __init__(self, env: Environment[Store], shared: Shared, inflight: InFlight, outbox: Outbox) -> None:
+        self._store = env.store
+        self._executor = env.executor
+        self._settings = env.settings
+        self._agenda = env.agenda
         self._inflight = inflight
         self._outbox = outbox
         self.shared = shared

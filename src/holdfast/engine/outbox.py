@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.engine.agenda import Agenda
 from holdfast.engine.announcer import Announcer
-from holdfast.engine.identity import Identity
+from holdfast.engine.environment import Environment
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.records import outcome_message
 from holdfast.errors import StoreError
-from holdfast.ports import Clock, Outcome
+from holdfast.ports import Outcome, Store
 
 logger = logging.getLogger("holdfast.engine")
 AGAIN = 1.0
@@ -20,12 +19,12 @@ AGAIN = 1.0
 class Outbox:
     """They are posted to whoever owns their runs now, and kept until the store takes them."""
 
-    def __init__(self, announcer: Announcer, me: Identity, inflight: InFlight, agenda: Agenda, clock: Clock) -> None:
+    def __init__(self, env: Environment[Store], announcer: Announcer, inflight: InFlight) -> None:
+        self._me = env.membership.me
+        self._agenda = env.agenda
+        self._clock = env.clock
         self._announcer = announcer
-        self._me = me
         self._inflight = inflight
-        self._agenda = agenda
-        self._clock = clock
         self._kept: list[Outcome] = []
 
     def post(self, outcome: Outcome) -> None:

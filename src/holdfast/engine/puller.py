@@ -8,41 +8,32 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
 
 from holdfast import failpoints
-from holdfast.core.registry import Definitions
-from holdfast.engine.agenda import Agenda
 from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, Report, Stop, Wake
 from holdfast.engine.attempts import decode_attempt, run_of, unreadable
-from holdfast.engine.backoff import Backoff
-from holdfast.engine.broadcast import Broadcast
+from holdfast.engine.environment import Environment
 from holdfast.engine.identity import Identity
 from holdfast.engine.in_turn import SMOOTH, InTurn
-from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.records import outcome_message, stream_message
-from holdfast.engine.reporting import Reporter
-from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, StoreError, StoreLostError
 from holdfast.ports import (
     Attempt,
     AttemptReport,
     AttemptStore,
     ClaimedAttempt,
-    Clock,
     EndedAttempt,
     Executor,
     Message,
     MessageStore,
-    Notifier,
     Outcome,
     Query,
     TelemetryStore,
     Topic,
-    WorkerKind,
     WorkerStore,
 )
 
@@ -80,32 +71,13 @@ class Puller:
     heeds = frozenset({Topic.EVERYTHING, Topic.ATTEMPTS, Topic.DROPPED})
 
     def __init__(
-        self,
-        app: Definitions,
-        store: AttemptsOfOthers,
-        executor: Executor,
-        notifier: Notifier,
-        clock: Clock,
-        build: str,
-        queues: Sequence[str],
-        concurrency: int,
-        settings: Settings | None = None,
-        new_id: Callable[[], str] = new_worker_id,
-        tokens: Iterable[int] | None = None,
+        self, env: Environment[AttemptsOfOthers], concurrency: int, tokens: Iterable[int] | None = None
     ) -> None:
-        self.app = app
-        self.store = store
-        self.notifier = notifier
-        self.clock = clock
-        self.settings = settings or Settings()
+        self.env = env
         self.guard = Unguarded()
-        self.queues = sorted(set(queues))
+        self.queues = sorted(env.membership.me.queues or ())
         self.concurrency = concurrency
-        self.executor = self._having_executed(executor)
-        me = Identity("", build, queues=frozenset(queues))
-        self.membership = Membership(app, store, clock, self.settings, me, new_id, kind=WorkerKind.EXECUTOR)
-        self.backoff = Backoff(clock)
-        self.agenda = Agenda()
+        env.executor = self._having_executed(env.executor)
         self.last_commit: float | None = None
         self.strain = ""
         self.stopping = False
@@ -123,45 +95,42 @@ class Puller:
         self._items: list[Message] = []
         self._streamed = itertools.count(1)
         self._show_from = 0.0
-        self.reporter = Reporter(
-            app.instruments, Broadcast(store, self.me, lambda: app.event_exchange), self.me, app.codec
-        )
 
     def _having_executed(self, executor: Executor) -> Executor:
-        self._turns: InTurn | None = InTurn(executor, self.concurrency, self.clock)
+        self._turns: InTurn | None = InTurn(executor, self.concurrency, self.env.clock)
         return self._turns
 
     @property
     def me(self) -> Identity:
-        return self.membership.me
+        return self.env.membership.me
 
     # -- life
 
     def start(self, address: str) -> None:
-        self.membership.address = address
-        self.membership.register(())
-        self.agenda.set("sweep", 0.0)
+        self.env.membership.address = address
+        self.env.membership.register(())
+        self.env.agenda.set("sweep", 0.0)
 
     def turn(self, arrivals: Iterable[Arrival]) -> Wake | None:
         """One round: take what has arrived, tell what has ended, claim more, hand it over. None once it has stopped."""
         for arrival in arrivals:
             self._take(arrival)
-        self._began = mono = self.clock.monotonic()
-        for key in self.agenda.due(mono):
+        self._began = mono = self.env.clock.monotonic()
+        for key in self.env.agenda.due(mono):
             if key == "sweep":
                 self._sweep(mono)
             elif key == "give way":
                 self._give_way()
             elif key == "stop":
                 self._is_over = True
-        if not self.backoff.is_on() and (self.membership.is_registered or self._register_again()):
+        if not self.env.backoff.is_on() and (self.env.membership.is_registered or self._register_again()):
             try:
                 self._tell(mono)
                 self._look_whether_wanted()
                 self._claim()
-                self.backoff.succeeded()
+                self.env.backoff.succeeded()
             except StoreError as error:
-                self.backoff.failed("executing for others", error)
+                self.env.backoff.failed("executing for others", error)
         return None if self.stopping and self._has_drained() else self._next_turn()
 
     def start_over(self) -> None:
@@ -171,17 +140,17 @@ class Puller:
     def close(self) -> None:
         """Stop what still executes, and give back what others may execute instead."""
         left = dict(self.inflight)
-        withdrawn = self.executor.withdraw(list(left))
-        self.executor.stop(0)
+        withdrawn = self.env.executor.withdraw(list(left))
+        self.env.executor.stop(0)
         for token, held in left.items():
             self.inflight.pop(token)
             if token not in withdrawn and held.attempt.at_most_once:
-                self._end(held, Outcome(attempt=held.attempt, started=self.store.now(), lost=True))
+                self._end(held, Outcome(attempt=held.attempt, started=self.env.store.now(), lost=True))
             else:
                 self._give_back(held)
         try:
-            self._tell(self.clock.monotonic())
-            self.store.unregister(self.me.worker)
+            self._tell(self.env.clock.monotonic())
+            self.env.store.unregister(self.me.worker)
         except StoreError as error:
             logger.warning("could not say goodbye to the store, others will notice: %s", error)
 
@@ -189,13 +158,13 @@ class Puller:
         return self._is_over or not (self.inflight or self._ended or self._given_back)
 
     def _next_turn(self) -> Wake:
-        pausing = self.backoff.is_on()
+        pausing = self.env.backoff.is_on()
         if not pausing and self._has_room() and self._is_stale:
             return Wake(None, None, 0.0, len(self.inflight), at_once=True)
-        times = [self.agenda.next() or 0.0]
+        times = [self.env.agenda.next() or 0.0]
         if pausing:
-            times.append(self.backoff.until)
-        return Wake(None, None, max(0.0, min(times) - self.clock.monotonic()), len(self.inflight))
+            times.append(self.env.backoff.until)
+        return Wake(None, None, max(0.0, min(times) - self.env.clock.monotonic()), len(self.inflight))
 
     def _has_room(self) -> bool:
         return not self.stopping and self._room() > 0
@@ -220,7 +189,9 @@ class Puller:
                 self._are_all_wanted = False
         elif isinstance(arrival, Stop):
             self._stop(arrival.grace)
-        elif isinstance(arrival, DeclaredDead) and arrival.worker == self.me.worker and self.membership.is_registered:
+        elif (
+            isinstance(arrival, DeclaredDead) and arrival.worker == self.me.worker and self.env.membership.is_registered
+        ):
             self._fenced()
 
     def _take_outcome(self, outcome: Outcome) -> None:
@@ -233,8 +204,8 @@ class Puller:
             self._end(held, outcome)
 
     def _end(self, held: Held, outcome: Outcome) -> None:
-        if self.reporter.broadcast.is_on and outcome.started:
-            self.reporter.broadcast.began(held.attempt, outcome.started)
+        if self.env.reporter.broadcast.is_on and outcome.started:
+            self.env.reporter.broadcast.began(held.attempt, outcome.started)
         message = outcome_message(held.attempt.run_id, outcome, held.worker, held.token)
         self._ended.setdefault(held.worker, []).append(EndedAttempt(held.token, message))
         self._reports.pop((held.worker, held.token, "progress"), None)
@@ -247,34 +218,34 @@ class Puller:
         if held is None:
             return
         if report.kind == "stream":
-            message = stream_message(held.attempt, self.store.now(), report.value)
+            message = stream_message(held.attempt, self.env.store.now(), report.value)
             message.dedupe = f"stream:{held.token}:{next(self._streamed)}"  # it may have to be posted again
             self._items.append(message)
         else:
             self._reports[held.worker, held.token, report.kind] = report.value
-            if report.kind == "progress" and self.reporter.is_on:
-                began = self.executor.started_at(report.attempt.token) or self.store.now()
-                self.reporter.progressed(held.attempt, began, report.value)
+            if report.kind == "progress" and self.env.reporter.is_on:
+                began = self.env.executor.started_at(report.attempt.token) or self.env.store.now()
+                self.env.reporter.progressed(held.attempt, began, report.value)
 
     def _stop(self, grace: float) -> None:
         """Claim no more, and give back what has not begun."""
         self.stopping = True
-        self.agenda.set("stop", self.clock.monotonic() + grace)
-        for token in self.executor.withdraw(list(self.inflight)):
+        self.env.agenda.set("stop", self.env.clock.monotonic() + grace)
+        for token in self.env.executor.withdraw(list(self.inflight)):
             self._give_back(self.inflight.pop(token))
 
     def _fenced(self) -> None:
         """Others took this worker for dead. What it has claimed is lost to it, unless nobody has noticed yet."""
         logger.warning("worker %s was taken for dead; going on as a new worker", self.me.worker)
-        self.membership.fenced()
+        self.env.membership.fenced()
         self._are_all_wanted = False
         self._register_again()
 
     def _register_again(self) -> bool:
         try:
-            self.membership.register(())
+            self.env.membership.register(())
         except StoreError as error:
-            self.backoff.failed("registering", error)
+            self.env.backoff.failed("registering", error)
             return False
         self._is_stale = True
         return True
@@ -287,19 +258,19 @@ class Puller:
             self._tell_reports(mono)
         while self._items:
             failpoints.hit("puller.before_post")
-            self.store.post(self._items[0])
+            self.env.store.post(self._items[0])
             del self._items[0]
             self._ring(Topic.INBOX)
         while self._given_back:
             worker, tokens = next(iter(self._given_back.items()))
-            self.store.release_attempts(worker, tokens)
+            self.env.store.release_attempts(worker, tokens)
             del self._given_back[worker]
             self._ring(Topic.ATTEMPTS)
         while self._ended:
             worker, ended = next(iter(self._ended.items()))
-            owners = self.store.end_attempts(worker, ended)
+            owners = self.env.store.end_attempts(worker, ended)
             del self._ended[worker]
-            self.last_commit = self.clock.monotonic()
+            self.last_commit = self.env.clock.monotonic()
             self._tell_owners(owners)
 
     def _tell_owners(self, owners: dict[str, str | None]) -> None:
@@ -311,7 +282,7 @@ class Puller:
             self._ring(Topic.INBOX)  # of a run that nobody owns: it is to be claimed
         for owner, runs in told.items():
             failpoints.hit("puller.before_ring")
-            self.notifier.tell(owner, sorted(runs))
+            self.env.notifier.tell(owner, sorted(runs))
 
     def _tell_reports(self, mono: float) -> None:
         """Checkpoints at once: they are for the next attempt. How far a step is interests nobody every millisecond."""
@@ -319,28 +290,28 @@ class Puller:
         told = {key: body for key, body in self._reports.items() if shows or key[2] != "progress"}
         for worker in {worker for worker, _, _ in told}:
             reports = [AttemptReport(token, kind, body) for (who, token, kind), body in told.items() if who == worker]
-            self.store.report_attempts(worker, reports)
+            self.env.store.report_attempts(worker, reports)
         self._reports = {key: body for key, body in self._reports.items() if key not in told}
         if shows:
             self._show_from = mono + SHOW_PROGRESS
         if self._reports:
-            self.agenda.set("show", self._show_from)
+            self.env.agenda.set("show", self._show_from)
 
     def _ring(self, topic: Topic) -> None:
         failpoints.hit("puller.before_ring")
-        self.notifier.ring(topic)
+        self.env.notifier.ring(topic)
 
     # -- what is not wanted any more
 
     def _sweep(self, mono: float) -> None:
         """The safety net: once a second, look for all that a lost hint would have told."""
-        self.agenda.set("sweep", mono + self.settings.sweep)
+        self.env.agenda.set("sweep", mono + self.env.settings.sweep)
         self._is_stale, self._are_all_wanted = True, False
         try:
-            self.membership.swept()
-            self.store.check()
+            self.env.membership.swept()
+            self.env.store.check()
         except StoreLostError as error:
-            self.backoff.lost = error
+            self.env.backoff.lost = error
         except StoreError as error:
             logger.warning("sweep failed, trying again: %s", error)
 
@@ -350,14 +321,14 @@ class Puller:
         if self._are_all_wanted:
             return
         for worker in {self.me.worker, *(held.worker for held in self.inflight.values())}:
-            wanted = self.store.held_attempts(worker)
+            wanted = self.env.store.held_attempts(worker)
             mine = {token: held for token, held in self.inflight.items() if held.worker == worker}
             for token, held in mine.items():
                 if held.token not in wanted:
-                    self.executor.cancel(token)
+                    self.env.executor.cancel(token)
                     del self.inflight[token]
             if unknown := wanted - {held.token for held in mine.values()}:
-                self.store.release_attempts(worker, sorted(unknown))
+                self.env.store.release_attempts(worker, sorted(unknown))
                 self._is_stale = True
         self._are_all_wanted = True
 
@@ -368,11 +339,11 @@ class Puller:
             return
         limit = self._room()
         try:
-            claimed = self.store.claim_attempts(self.me.worker, self.queues, self.membership.steps, limit)
+            claimed = self.env.store.claim_attempts(self.me.worker, self.queues, self.env.membership.steps, limit)
         except Fenced:
             self._fenced()
             return
-        self._away += (self.clock.monotonic() - self._began - self._away) * SMOOTH
+        self._away += (self.env.clock.monotonic() - self._began - self._away) * SMOOTH
         self._is_stale = len(claimed) >= limit
         if claimed:
             self._hand_over(claimed)
@@ -382,19 +353,19 @@ class Puller:
         for one in claimed:
             try:
                 attempt = decode_attempt(one.body, next(self._tokens))
-                self.app.find_step(attempt.step)
+                self.env.app.find_step(attempt.step)
             except Exception as error:
-                failed = unreadable(one.token, self.me.worker, self.app.codec, error)
+                failed = unreadable(one.token, self.me.worker, self.env.app.codec, error)
                 self._ended.setdefault(self.me.worker, []).append(failed)
                 continue
             self.inflight[attempt.token] = Held(one.token, self.me.worker, attempt)
             attempts.append(attempt)
         failpoints.hit("puller.before_hand_over")
-        if self.reporter.is_on:
-            self.reporter.received(attempts, self.store.now())
-        self.executor.submit(attempts)
+        if self.env.reporter.is_on:
+            self.env.reporter.received(attempts, self.env.store.now())
+        self.env.executor.submit(attempts)
         if len(self.inflight) > self.concurrency:
-            self.agenda.set("give way", self.clock.monotonic() + GIVE_WAY)
+            self.env.agenda.set("give way", self.env.clock.monotonic() + GIVE_WAY)
         failpoints.hit("puller.after_hand_over")
 
     def _give_way(self) -> None:

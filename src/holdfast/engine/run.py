@@ -271,15 +271,15 @@ class LiveRun:
             self._take_all(run_messages.events_of(body, state, self.execution, now), now)
 
     def is_ahead(self, now: int) -> bool:
-        """Whether the clock was set back since its code has seen the time."""
+        """Whether the clock was set back since its code has seen the time, or a step of it was put off."""
         execution = self.execution
-        return execution is not None and execution.time - now - execution.ahead > AHEAD and self.row.durable
+        return execution is not None and execution.latest - now - execution.ahead > AHEAD and self.row.durable
 
     def _fire_timers(self, now: int, end: float) -> bool:
         assert self.execution is not None
         execution = self.execution
         if self.is_ahead(now):
-            self._note(ev.ClockSetBack(ts=now, by=execution.time - now))
+            self._note(ev.ClockSetBack(ts=now, by=execution.latest - now))
             self.steps.retries = [
                 (execution.steps[cmd].command.not_before, cmd)
                 for _, cmd in self.steps.retries

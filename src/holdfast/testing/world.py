@@ -26,7 +26,9 @@ from holdfast.core.pending import Recorded
 from holdfast.core.resources import Resource
 from holdfast.durations import Duration, to_us
 from holdfast.engine.engine import Engine
+from holdfast.engine.environment import Environment
 from holdfast.engine.host import Host
+from holdfast.engine.identity import Identity
 from holdfast.engine.programs import program_for
 from holdfast.engine.run_state import read_options
 from holdfast.engine.settings import Settings
@@ -101,9 +103,8 @@ class TestApp:
             is_strict=True,
         )
         settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
-        self.engine = Engine(
-            app, self.store, executor, self.notifier, self.clock, app.build, settings, isolate=False, queues=None
-        )  # fmt: skip
+        me = Identity("", app.build, isolates=False, queues=None)
+        self.engine = Engine(Environment(app, self.store, executor, self.notifier, self.clock, me, settings))
         self._host = Host(self.engine, self.clock)
         self.clock.wake = self._host.wake
         self.clock.has_failed = lambda: self._host.failure is not None

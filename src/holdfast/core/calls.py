@@ -1,4 +1,4 @@
-"""The side of a run that its own code sees: what it asks for is matched with the history, or recorded as new.
+"""What the code of a workflow calls, seen from its run: what it asks for is matched with the history, or recorded as new.
 
 What is recorded at once (data, children, hooks, times) is an answer, and has to be there on replay. A step is
 recorded only when something becomes of it, so all steps of one cause are matched together when the loop is dry.
@@ -31,7 +31,7 @@ from holdfast.core.source_lines import SourceLine, code_line, task_lines
 from holdfast.errors import DefinitionError, NondeterminismError, WrongContextError
 
 
-class Requests:
+class Calls:
     """The state of a run in memory, and everything its code can ask for."""
 
     def __init__(self, run_id: str, program: Program, codec: Codec, greenlets: Greenlets) -> None:
@@ -104,6 +104,8 @@ class Requests:
         self._taken_up = 0
         self.ahead = 0
         """How far the code's time is ahead of the database's, since that was set back."""
+        self.noted_at = 0
+        """When a step was last put off, in the code's time: the code itself has not seen that."""
         self.started_at = 0
 
     @property

@@ -1,0 +1,168 @@
+"""After a commit whose fate nobody knows, and after a worker that is gone: what has begun, and what has not."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import wait_until
+
+from holdfast import App, WorkerLostError, hook
+from holdfast.engine import backoff
+from holdfast.engine.host import Host
+from holdfast.engine.settings import Settings
+from holdfast.errors import StoreUnavailableError
+from holdfast.ports import Change, RunQuery
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+    monkeypatch.setattr(backoff, "LONGEST", 0.01)
+    app = App("doubt", str(tmp_path / "doubt.db"))
+    yield app
+    app.close()
+
+
+@contextmanager
+def engine(
+    app: App, prepare: Callable[[Any], None] = lambda store: None, started_after: float = 60.0
+) -> Iterator[Host]:
+    host = app.make_engine(settings=Settings(sweep=0.1, started_after=started_after))
+    prepare(host.store)
+    host.start()
+    thread = threading.Thread(target=host.run)
+    thread.start()
+    try:
+        yield host
+    finally:
+        host.stop(0)
+        thread.join(20)
+        host.store.close()
+    assert not thread.is_alive()
+    assert host.failure is None
+
+
+def has(changes: Sequence[Change], kind: str) -> bool:
+    return any(record.kind == kind for change in changes for record in change.records)
+
+
+def test_a_commit_that_is_carried_out_late_is_waited_for_before_anything_is_read_again(app: App) -> None:
+    """The server is still at it when its answer is lost. It claims a run, which nobody would ever look for."""
+
+    @app.workflow
+    def flow() -> str:
+        return "done"
+
+    late: list[Callable[[], Any]] = []
+
+    def prepare(store: Any) -> None:
+        commit, settle, runs = store.commit, store.settle, store.runs
+        is_lost = [False]
+
+        def lose(worker: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Any:
+            if is_lost[0] or not claim:
+                return commit(worker, changes, claim, names)
+            is_lost[0] = True
+            late.append(lambda: commit(worker, changes, claim, names))
+            raise StoreUnavailableError("the answer is lost")
+
+        def happen() -> None:
+            while late:
+                late.pop()()
+
+        def wait(worker: str) -> None:
+            happen()
+            settle(worker)
+
+        def look(query: RunQuery) -> Any:
+            found = runs(query)
+            happen()
+            return found
+
+        store.commit, store.settle, store.runs = lose, wait, look
+
+    run = flow.start()
+    with engine(app, prepare):
+        assert run.result(timeout=10) == "done"
+    assert not late
+
+
+def test_a_step_at_most_once_whose_announcement_was_recorded_without_an_answer_is_executed(app: App) -> None:
+    """It was not handed over before that was known: it has not begun."""
+    begun: list[int] = []
+
+    @app.step(at_most_once=True)
+    def once() -> str:
+        begun.append(1)
+        return "done"
+
+    @app.workflow
+    def flow() -> str:
+        return once()
+
+    def prepare(store: Any) -> None:
+        commit = store.commit
+        is_lost = [False]
+
+        def lose(worker: str, changes: Sequence[Change], *rest: Any) -> Any:
+            committed = commit(worker, changes, *rest)
+            if not is_lost[0] and has(changes, "StepStarted"):
+                is_lost[0] = True
+                raise StoreUnavailableError("the answer is lost")
+            return committed
+
+        store.commit = lose
+
+    with engine(app, prepare):
+        assert flow.start().result(timeout=20) == "done"
+    assert begun == [1]
+
+
+def test_the_failure_of_a_lost_step_comes_after_the_steps_that_it_makes_unwanted(app: App) -> None:
+    """Both are asked for by one replay. The one that is lost cancels the other, which must not begin then."""
+    begun: Counter[str] = Counter()
+    gate = threading.Event()
+
+    @app.step(max_losses=1, timeout=None)
+    def deadly() -> None:
+        begun["deadly"] += 1
+        gate.wait(30)
+
+    @app.step(timeout=None)
+    def other() -> None:
+        begun["other"] += 1
+        gate.wait(30)
+
+    @app.workflow
+    async def flow() -> str:
+        lost, unwanted = deadly.submit(), other.submit()
+        try:
+            await lost
+        except WorkerLostError as error:
+            unwanted.cancel()
+            await hook("go on")
+            return type(error).__name__
+        return "done"
+
+    def starts() -> int:
+        return sum(event.kind == "StepStarted" for event in run.history())
+
+    with engine(app, started_after=0.0) as first:
+        run = flow.start()
+        wait_until(lambda: starts() == 2, 20)
+        first.store.let_go(first.engine.me.worker)  # as the kernel does when its process dies
+        first.store.commit = _gone  # type: ignore[method-assign]
+        with engine(app):
+            run.send("go on")
+            assert run.result(timeout=20) == "WorkerLostError"
+            gate.set()
+    assert begun == {"deadly": 1, "other": 1}
+
+
+def _gone(*args: Any) -> Any:
+    raise StoreUnavailableError("this process is gone")
