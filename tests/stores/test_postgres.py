@@ -283,6 +283,7 @@ def test_a_restart_of_the_server_lets_nobody_declare_anybody_dead() -> None:
             for mode in ("fast", "immediate"):
                 server.restart(mode)
                 assert _reached(lambda: two.declare_dead("w2")) == []
+                assert two.declare_dead("w2") == [], "whoever looks first has only noted that it was started"
                 assert [worker.id for worker in two.workers()] == ["w1", "w2"]
             assert one.beat("w1", LEASE), "which takes the lock again"
             two._judge_after = 0
