@@ -8,6 +8,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,7 +17,9 @@ from waiting import wait_until
 
 from holdfast import App, FatalError, RetryableError, RunCancelledError, StepError, WorkerLostError, hook, wf
 from holdfast.core import events as ev
+from holdfast.engine.arrivals import InboxHint, Wake
 from holdfast.engine.attempts import decode_attempt
+from holdfast.engine.host import Host, Waiter
 from holdfast.engine.records import outcome_message
 from holdfast.engine.settings import Settings
 from holdfast.ports import Attempt, AttemptReport, EndedAttempt, Outcome, Store, WorkerKind, WorkerRow
@@ -392,3 +395,17 @@ def test_an_unreadable_error_fails_the_step_and_not_the_run_of_others(app: App, 
         there.end(token, app.codec, error=Odd("what"))
         with pytest.raises(StepError, match="what"):
             run.result(timeout=20)
+
+
+@pytest.mark.parametrize(("gather", "came"), [(0.005, 2), (0.0, 1)])
+def test_outcomes_gather_for_a_moment_while_many_runs_wait(
+    app: App, monkeypatch: pytest.MonkeyPatch, gather: float, came: int
+) -> None:
+    class Told(Waiter):
+        def wait(self, get: Callable[[float], Any], wake: Wake) -> Any:
+            return InboxHint("w1", [1])
+
+    host = Host(app.make_engine().engine, Told())
+    monkeypatch.setattr("holdfast.engine.host.time", SimpleNamespace(sleep=lambda seconds: host.told("w1", [2])))
+    assert len(host._arrived(Wake(None, None, 1.0, 0, gather=gather))) == came
+    host.engine.env.store.close()

@@ -48,10 +48,12 @@ Arrival = Outcome | Report | Hint | InboxHint | Stop | DeclaredDead
 
 class Wake(msgspec.Struct):
     """When to turn the engine again if nothing arrives: at once, when the store's clock shows `due`, or `tick` (the next
-    tick of a schedule), or after `seconds`. `busy` steps are under way."""
+    tick of a schedule), or after `seconds`. `busy` steps are under way. Outcomes of steps elsewhere may `gather` for so many
+    seconds."""
 
     due: int | None
     tick: int | None
     seconds: float
     busy: int
     at_once: bool = False
+    gather: float = 0.0

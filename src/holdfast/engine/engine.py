@@ -33,6 +33,10 @@ from holdfast.errors import Fenced, StoreError
 from holdfast.ports import Carrier, Outcome, Store, Topic
 
 logger = logging.getLogger("holdfast.engine")
+MANY = 50
+GATHER = 0.005
+"""While that many runs wait, outcomes that come from elsewhere one by one gather for so many seconds: each has waited longer
+in its queue, and a commit for each would keep all others from their work."""
 
 
 class Engine:
@@ -168,7 +172,8 @@ class Engine:
         times_due = (self.live_runs.due.next(), sources.claims.due_at, sources.lines.due.next())
         dues = [time for time in times_due if time is not None]
         tick = None if self.stopping or pausing else sources.ticks.due_at
-        return Wake(int(min(dues)) if dues else None, tick, max(0.0, seconds), len(self.inflight))
+        gather = GATHER if len(self.live_runs.idle) >= MANY else 0.0
+        return Wake(int(min(dues)) if dues else None, tick, max(0.0, seconds), len(self.inflight), gather=gather)
 
     # -- what arrives
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -171,6 +172,8 @@ class Host:
         try:
             if not wake.at_once and queue.empty():
                 found.append(self._waiter.wait(lambda seconds: queue.get(timeout=seconds), wake))
+                if wake.gather and isinstance(found[0], InboxHint):
+                    time.sleep(wake.gather)
             while True:
                 found.append(queue.get_nowait())
         except Empty:
