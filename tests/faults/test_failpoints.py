@@ -18,7 +18,7 @@ from world import World, open_world
 from holdfast.telemetry import ClusterState, EventReceiver
 
 SETTINGS = {"beat": 0.05, "sweep": 0.1, "unknown_after": 0.0, "collect_every": 0.1, "started_after": 0.05}
-CLIENT = {"create", "delete", "emit"}
+CLIENT = {"create", "delete", "emit", "save_view"}
 EXECUTOR = {"claim_attempts", "claim_attempt", "end_attempts", "release_attempts", "report_attempts"}
 SEED = int(os.environ.get("HOLDFAST_SEED", "2026"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -216,6 +217,22 @@ def test_what_is_redacted_leaves_the_monitor_nowhere(shop: App) -> None:
         listed = {run["id"]: run["data"] for run in client.get("/api/runs").json()["runs"]}
         assert listed == {"h": {"card": "hidden"}, run.id: {}}
         assert client.get("/api/run?id=h").json()["data"] == {"card": "hidden"}
+
+
+def test_a_view_is_kept_for_all_who_look(client: httpx.Client, shop: App) -> None:
+    def views() -> list[tuple[str, str]]:
+        return [(each["name"], each["filter"]) for each in client.get("/api/views").json()["views"]]
+
+    assert act(client, "save_view", id="Broken orders", filter="status:failed workflow:total").status_code == 200
+    assert act(client, "save_view", id="Mine", filter="data.customer=42").status_code == 200
+    assert act(client, "save_view", id="Mine", filter="data.customer=7").status_code == 200
+    for id, filter in (("", "status:failed"), ("x" * 41, "status:failed"), ("x", ""), ("x", "statuss:failed")):
+        assert act(client, "save_view", id=id, filter=filter).status_code == 400
+    assert views() == [("Broken orders", "status:failed workflow:total"), ("Mine", "data.customer=7")]
+    with contextlib.closing(App("another", shop.store_url)) as another:
+        assert another.store.saved_views() == {}
+    assert act(client, "forget_view", id="Mine").status_code == 200
+    assert [name for name, _ in views()] == ["Broken orders"]
 
 
 def test_each_role_may_do_what_it_may(shop: App) -> None:

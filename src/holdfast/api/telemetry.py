@@ -88,12 +88,12 @@ class StoreSubscription:
     def receive(self, timeout: float | None) -> list[dict[str, Any]] | None:
         """The events that have come, as the contract of `Subscription` says."""
         end = None if timeout is None else time.monotonic() + timeout
+        pushed: Sequence[Any] = self._pushed(0)
         while True:
             if not self._closed.is_set():
                 self._renew()
             events = [event for notes in self._new() for event in self._read(notes)]
             if self._beside is not None:
-                pushed = self._beside.receive(0) or ()
                 events = [event for event in (*pushed, *events) if self._is_new(event) and self._begun.is_news(event)]
             if events:
                 return events
@@ -102,7 +102,14 @@ class StoreSubscription:
             left = INTERVAL if end is None else min(INTERVAL, end - time.monotonic())
             if left <= 0:
                 return []
-            self._closed.wait(left)
+            pushed = self._pushed(left)
+
+    def _pushed(self, seconds: float) -> Sequence[Any]:
+        """Wait for so long, or for what comes another way than through the store."""
+        found = None if self._beside is None else self._beside.receive(seconds)
+        if found is None:
+            self._closed.wait(seconds)
+        return found or ()
 
     def _read(self, notes: Notes) -> list[dict[str, Any]]:
         # What comes another way too is looked at when both are there.

@@ -13,10 +13,13 @@ from holdfast.api.selection import Action, act_on, act_on_page, applicable
 from holdfast.app import App
 from holdfast.monitor.resources import COUNTED, Resources
 from holdfast.ports import RunQuery
+from holdfast.views.filters import parse_filter
 
 IN_TURN = 100
 """How many runs one request acts on; whoever asked goes on with the next."""
 SELECTED = 500
+VIEWS, VIEW_NAME, VIEW_FILTER = 100, 40, 2_000
+"""How many views a store keeps, and how long their names and filters may be."""
 
 
 class Refusal(Exception):
@@ -34,6 +37,7 @@ class Order(msgspec.Struct, forbid_unknown_fields=True):
     payload: Any = None
     input: list[Any] | None = None
     replace: dict[int, Any] = {}
+    filter: str = ""
 
 
 class BulkOrder(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,6 +103,24 @@ def _trigger_schedule(app: App, client: Client, order: Order) -> dict[str, Any]:
     return {"id": app.schedules.trigger(order.id).id}
 
 
+def _save_view(app: App, client: Client, order: Order) -> dict[str, Any]:
+    """For all who look at this store. Its name is `id`."""
+    if not 0 < len(order.id) <= VIEW_NAME or not order.id.isprintable():
+        raise Refusal(f"the name of a view has 1 to {VIEW_NAME} characters")
+    if not 0 < len(order.filter) <= VIEW_FILTER or "\0" in order.filter:
+        raise Refusal(f"save_view needs `filter`, of at most {VIEW_FILTER} characters")
+    parse_filter(order.filter, app.store.now(), app.codec.encode)
+    if len(app.store.saved_views()) >= VIEWS:
+        raise Refusal(f"there are {VIEWS} views already; forget one first")
+    app.store.save_view(order.id, order.filter)
+    return {}
+
+
+def _forget_view(app: App, client: Client, order: Order) -> dict[str, Any]:
+    app.store.save_view(order.id, None)
+    return {}
+
+
 _ACTIONS: dict[str, Act] = {
     "cancel": _on_run(lambda run, order: run.cancel(order.reason)),
     "terminate": _on_run(lambda run, order: run.terminate(order.reason)),
@@ -111,6 +133,8 @@ _ACTIONS: dict[str, Act] = {
     "pause_schedule": _pause_schedule,
     "resume_schedule": _resume_schedule,
     "trigger_schedule": _trigger_schedule,
+    "save_view": _save_view,
+    "forget_view": _forget_view,
 }
 NAMES = tuple(_ACTIONS)
 BULK: tuple[Action, ...] = get_args(Action)

@@ -41,6 +41,7 @@ READING: dict[str, tuple[str, list[Parameter], dict[str, Any]]] = {
     "runs": ("a page of runs, newest first", [FILTER, AFTER, LIMIT], {"runs": LIST, "after": MAYBE_NUMBER, "version": TEXT}),
     "counts": ("runs by status, whatever the filter says of that", [FILTER], {"counts": OBJECT, "more": LIST}),
     "counts/time": ("runs by status and when they began", [FILTER, SECONDS], {"bars": LIST, "width": NUMBER}),
+    "views": ("filters that were given a name, for all", [], {"views": LIST}),
     "run": ("all about a run", [ID], {"id": TEXT, "status": TEXT, "why": OBJECT, "steps": LIST, "timeline": OBJECT}),
     "run/values": ("its input, result and data in full", [ID], {"input": {}, "data": OBJECT}),
     "run/lanes": ("rows of its timeline that were left out", [ID, PLACE, LIMIT], {"lanes": LIST, "after": MAYBE_NUMBER}),
@@ -75,6 +76,8 @@ ACTIONS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "pause_schedule": ("let a schedule start nothing", {**RUN, "reason": TEXT}, ["id"]),
     "resume_schedule": ("let it go on", RUN, ["id"]),
     "trigger_schedule": ("start a run of it now", RUN, ["id"]),
+    "save_view": ("keep a filter under a name, for all", {**RUN, "filter": TEXT}, ["id", "filter"]),
+    "forget_view": ("forget a filter that was kept", RUN, ["id"]),
 }  # fmt: skip
 ERRORS = {
     "400": "it can't be read, or makes no sense", "401": "who are you?", "403": "you may not", "404": "there is none",

@@ -151,6 +151,10 @@ class Resources:
             raise RunNotFoundError(f"there is no run {run_id!r}; it may have been deleted", run_id=run_id)
         return row
 
+    def views(self) -> dict[str, Any]:
+        """Filters that somebody has given a name, for all."""
+        return {"views": [{"name": name, "filter": text} for name, text in self.store.saved_views().items()]}
+
     # -- one run
 
     def run(self, run_id: str) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def monitor(
         "invocations": site.invocations,
         "invocation": site.invocation,
         "timeline": lambda request: site.resources.timeline(_filter(request), _seconds(request, 900)),
+        "views": lambda request: site.resources.views(),
         "failures": lambda request: site.resources.failures(_filter(request)),
         "workflow": site.workflow,
         **{name: site.listing(name) for name in LISTS[1:]},

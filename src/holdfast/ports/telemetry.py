@@ -77,6 +77,9 @@ class TelemetryQuery(Database, Protocol):
     def backlog(self, most: int) -> Backlog:
         """What waits, each counted up to `most`."""
 
+    def saved_views(self) -> dict[str, str]:
+        """Filters of runs that somebody has given a name, for all who look, by name."""
+
 
 class TelemetryStore(TelemetryQuery, Protocol):
     """Telling it."""
@@ -86,3 +89,6 @@ class TelemetryStore(TelemetryQuery, Protocol):
 
     def publish(self, notes: Notes) -> None:
         """Tell those who watch. It is kept for a moment, and may be lost."""
+
+    def save_view(self, name: str, filter: str | None) -> None:
+        """Keep a filter under a name, whatever was kept there; None forgets it."""

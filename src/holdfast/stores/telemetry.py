@@ -50,6 +50,26 @@ class TelemetryTables(SqlQuery):
             found = db.execute(self._q["anybody_watches"], {"app": self.app, "now": self.now()}).fetchone()
         return found is not None
 
+    # -- what those who look keep
+
+    def saved_views(self) -> dict[str, str]:
+        prefix = self._view("")
+        with self.read() as db:
+            rows = db.execute(self._q["saved_views"], {"prefix": prefix, "length": len(prefix)}).fetchall()
+        return {key.removeprefix(prefix): bytes(value).decode() for key, value in rows}
+
+    def save_view(self, name: str, filter: str | None) -> None:
+        with self.write("save_view") as db:
+            if filter is None:
+                db.execute(self._q["forget_view"], {"key": self._view(name)})
+            else:
+                db.execute(self._q["set_meta"], {"key": self._view(name), "value": filter.encode()})
+
+    def _view(self, name: str) -> str:
+        return f"view:{self.app}:{name}"
+
+    # -- what was told
+
     def newest_notes(self) -> int:
         with self.read() as db:
             return int(db.execute(self._q["newest_published"]).fetchone()[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,6 +18,8 @@ from holdfast.executors.celery.pool import EngineStep, Hosting, Pool, add_task
 from holdfast.printing import show
 from holdfast.telemetry.clock import LamportClock
 from holdfast.telemetry.dispatcher import EventDispatcher
+
+logger = logging.getLogger("holdfast.celery")
 
 
 def make_celery(app: str, broker: str) -> Celery:
@@ -47,6 +50,7 @@ class Attachment:
         self._pool = Pool(make_host)
         self._names: dict[str, str] = {}
         self._exchange: EventDispatcher | None = None
+        self._knows_exchange = False
         for step in steps:
             self.add(step)
         self._pool.come_and_go_with_the_worker()
@@ -69,8 +73,13 @@ class Attachment:
 
     def event_exchange(self, clock: LamportClock) -> EventDispatcher | None:
         """What sends telemetry events through the broker; None if it can't carry any. There is one in each process."""
-        if self._exchange is None and carries_events(self.celery):
-            self._exchange = EventDispatcher(CeleryTransport(self.celery, self._app), clock)
+        if not self._knows_exchange:
+            self._knows_exchange = True
+            try:
+                if carries_events(self.celery):
+                    self._exchange = EventDispatcher(CeleryTransport(self.celery, self._app), clock)
+            except Exception as error:  # whatever a driver raises: the store tells it all the same
+                logger.warning("telemetry goes through the store alone, as the broker can't be used: %r", error)
         return self._exchange
 
     def carrier(self) -> CeleryCarrier:

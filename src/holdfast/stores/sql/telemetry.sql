@@ -8,6 +8,12 @@ ON CONFLICT (id) DO UPDATE SET value = excluded.value WHERE logical_clock.value 
 -- name: clocks
 SELECT seq, clock FROM history WHERE run = :no AND seq > :after AND seq <= :until ORDER BY seq;
 
+-- name: saved_views
+SELECT key, value FROM meta WHERE substr(key, 1, :length) = :prefix ORDER BY key;
+
+-- name: forget_view
+DELETE FROM meta WHERE key = :key;
+
 -- name: watch
 INSERT INTO watchers (id, app, until) VALUES (:id, :app, :until)
 ON CONFLICT (id) DO UPDATE SET until = excluded.until;

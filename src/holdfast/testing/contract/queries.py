@@ -220,3 +220,20 @@ class QueryContract(Arranged):
         (claimed,) = self.claim(store)
         self.change(store, claimed.row, columns={"reason": name, "owner": None, "status": Status.WAITING})
         assert self.row(store, name).reason == name
+
+    def test_a_saved_view_is_its_apps_and_the_last_filter_under_a_name_counts(self, store: Store) -> None:
+        assert store.saved_views() == {}
+        store.save_view("Mine", "status:failed")
+        store.save_view("naïve % _", "data.name=é")
+        store.save_view("Mine", "status:stuck")
+        assert store.saved_views() == {"Mine": "status:stuck", "naïve % _": "data.name=é"}
+        store.save_view("Mine", None)
+        store.save_view("nobody's", None)
+        assert store.saved_views() == {"naïve % _": "data.name=é"}
+
+    def test_forks_are_found_by_what_they_were_made_from(self, store: Store) -> None:
+        store.create(self.new("r"))
+        store.create(self.new("fork", attributes=[("forked_from", "r", b"")]))
+        store.create(self.new("other", attributes=[("forked_from", "r2", b"")]))
+        assert [row.id for row in store.runs(RunQuery(forked_from="r"))] == ["fork"]
+        assert store.runs(RunQuery(forked_from="fork")) == []
