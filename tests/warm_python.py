@@ -128,7 +128,10 @@ def _begins_otherwise(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
     first = arguments[2] if arguments[:2] == ["-W", "error"] else arguments[0]
     if first.startswith("-") and first != "-c":
         return True
-    told = {name for name in {*env, *os.environ} if name.startswith(("PYTHON", "LD_"))} - {"PYTHONUNBUFFERED"}
+    told = {name for name in {*env, *os.environ} if name.startswith(("PYTHON", "LD_"))} - {
+        "PYTHONPATH",
+        "PYTHONUNBUFFERED",
+    }
     return any(env.get(name) != os.environ.get(name) for name in told)
 
 
@@ -185,6 +188,8 @@ def _run(request: dict[str, Any]) -> None:
         sys.argv, sys.path[0], name = list(words), str(Path(words[0]).resolve().parent), words[0]
         code = Path(name).read_text()
         main.__file__ = str(Path(name).absolute())
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [place for place in places if place and place not in sys.path]
     exec(compile(code, name, "exec"), vars(main))
 
 

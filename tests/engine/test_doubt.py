@@ -155,7 +155,7 @@ def test_the_failure_of_a_lost_step_comes_after_the_steps_that_it_makes_unwanted
     with engine(app, started_after=0.0) as first:
         run = flow.start()
         wait_until(lambda: starts() == 2, 20)
-        first.store.let_go(first.engine.me.worker)  # as the kernel does when its process dies
+        first.store.release_lock(first.engine.me.worker)  # as the kernel does when its process dies
         first.store.commit = _gone  # type: ignore[method-assign]
         with engine(app):
             run.send("go on")

@@ -137,6 +137,28 @@ def test_a_run_that_only_waits_for_a_step_elsewhere_leaves_memory(app: App, trai
         assert kinds(app, run) == ["StepCompleted"], "it was asked for once"
 
 
+@pytest.mark.parametrize("park_after", [60.0, 0.01])
+def test_an_engine_that_is_told_which_run_has_a_message_reads_it_wherever_the_run_is(
+    app: App, train: Any, park_after: float
+) -> None:
+    """In memory, or let go of in the meantime."""
+
+    @app.workflow
+    async def learn() -> int:
+        return int(train(1))
+
+    with app.worker(settings=Settings(sweep=3_600.0, park_after=park_after, park_factor=0.0)) as host:
+        run = learn.start()
+        there = Elsewhere(app.store)
+        (token,) = there.claim()
+        no = there.tokens[token].run_no
+        wait_until(lambda: (no in host.engine.runs) == (park_after == 60.0), 20)
+        assert there.end(token, app.codec, 41)
+        host.told("another worker", [no])
+        host.told(host.worker_id, [no])
+        assert run.result(timeout=20) == 41
+
+
 def test_a_failed_attempt_is_tried_again_after_the_delay_that_it_asks_for(app: App, train: Any) -> None:
     with app.worker(settings=QUICK):
         run = train.start(1)

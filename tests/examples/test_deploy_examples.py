@@ -90,7 +90,8 @@ def test_there_are_commands_in_every_file() -> None:
 
 
 def test_the_variables_that_are_set_are_known() -> None:
-    named = {name for file in FOLDER.iterdir() for name in re.findall(r"\bHOLDFAST_\w+", file.read_text())}
+    files = [file for file in FOLDER.iterdir() if file.is_file()]
+    named = {name for file in files for name in re.findall(r"\bHOLDFAST_\w+", file.read_text())}
     assert named == {"HOLDFAST_STORE", "HOLDFAST_APP", "HOLDFAST_MONITOR_TOKEN"}
     assert all(f'"{name}"' in SOURCE for name in named)
 

@@ -165,7 +165,7 @@ def test_a_store_that_stays_away_for_a_while_stops_nothing(world: World) -> None
             "beat",
             "declare_dead",
             "workers",
-            "messages",
+            "inbox",
             "get",
             "payloads",
             "next_wake",

@@ -93,16 +93,14 @@ def test_a_worker_stopped_inside_a_transaction_holds_up_writers_until_it_goes_on
     run = effects.sequence.start(5)
     world.until(lambda: is_stopped(worker.pid), what="a worker that stands still")
     impatient = SqliteStore(world.app.name, str(world.database), world.app.clock, timeout=0.3)
-    begin = time.monotonic()
     with pytest.raises(
         StoreBusyError, match=rf"locked for 0.3 s by process {worker.pid}, which is stopped.*kill -CONT"
     ):
         impatient.collect(1)
-    assert time.monotonic() - begin < 2
+    impatient.close()
     assert world.app.get_run(run.id).status == "RUNNING", "reading goes on"
     worker.send_signal(signal.SIGCONT)
-    impatient.collect(1)
-    impatient.close()
+    world.app.store.collect(1)
     assert run.result(timeout=20) == 10
     world.check_histories()
 

@@ -269,11 +269,11 @@ def test_a_turn_that_fails_in_a_way_nobody_thought_of_is_not_the_end(world: Worl
     def break_things(engine: Engine) -> None:
         inbox = engine.env.store.inbox
 
-        def messages(worker_id: str) -> list[InboxRow]:
+        def messages(worker_id: str, runs: Sequence[int] | None = None) -> list[InboxRow]:
             error = next(failures, None)
             if error is not None:
                 raise error
-            return inbox(worker_id)
+            return inbox(worker_id, runs)
 
         engine.env.store.inbox = messages  # type: ignore[method-assign]
 

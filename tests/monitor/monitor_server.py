@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
+import uvicorn.server
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast.monitor.serving import Serving
+
+
+class _Hasty:
+    """asyncio as the server sees it, which looks ten times a second whether it is to end."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.005))
+
+
+uvicorn.server.asyncio = _Hasty()  # type: ignore[assignment]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import redis
 
 from holdfast import App
 from holdfast.executors.celery.broker import Broker, Parcel
-from holdfast.executors.celery.carrier import LONGEST, PATIENCE, CeleryCarrier
+from holdfast.executors.celery.carrier import CLAIMED_WITHIN, LONGEST, CeleryCarrier
 from holdfast.ports import Change, NewAttempt, NewRun, Store, WorkerRow
 
 
@@ -121,12 +121,12 @@ def test_an_attempt_whose_message_is_lost_is_told_of_again_with_growing_pauses(w
     waiting.ask("a")
     waiting.sweep(0)
     assert ids(client) == [], "its message may be on its way"
-    waiting.sweep(PATIENCE)
+    waiting.sweep(CLAIMED_WITHIN)
     assert ids(client) == ["a"]
     client.flushdb()
-    waiting.sweep(PATIENCE)
+    waiting.sweep(CLAIMED_WITHIN)
     assert ids(client) == [], "the second pause is longer"
-    waiting.sweep(PATIENCE)
+    waiting.sweep(CLAIMED_WITHIN)
     assert ids(client) == ["a"]
 
 
@@ -136,7 +136,7 @@ def test_messages_that_a_worker_has_taken_along_are_not_counted(waiting: Waiting
     waiting.carrier._broker.publish([Parcel("c", "shop.pay", "", 0)])
     client.hset("unacked", "a", "{}")  # where kombu keeps what a worker has not acknowledged, dead or alive
     client.hset("unacked", "b", "{}")
-    waiting.sweep(PATIENCE)
+    waiting.sweep(CLAIMED_WITHIN)
     assert ids(client) == ["c", "a", "b"], "two are missing: the oldest"
 
 
@@ -146,7 +146,7 @@ def test_an_attempt_that_may_be_in_a_queue_full_of_other_messages_is_told_of_aft
     waiting.ask("a")
     waiting.carrier._broker.publish([Parcel("other", "shop.other", "", 0)])
     waiting.sweep(0)
-    waiting.sweep(PATIENCE)
+    waiting.sweep(CLAIMED_WITHIN)
     assert ids(client) == ["other"]
     waiting.sweep(LONGEST)
     assert ids(client) == ["other", "a"]

@@ -8,8 +8,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,9 +17,12 @@ from typing import Any
 import far_steps
 import pytest
 
+import warm_python
 from holdfast import Run
 from holdfast.core import events as ev
 from holdfast.engine import puller
+from holdfast.errors import StoreBusyError
+from holdfast.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
 QUICK: dict[str, Any] = {"beat": 0.05, "sweep": 0.1, "park_after": 0.1}
@@ -39,22 +40,22 @@ class World:
         self.store = store or str(folder / "far.db")
         self.app = far_steps.app
         self.app.use_store(self.store)
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[warm_python.Process] = []
         self.ledger_path = folder / "ledger"
         self.ledger_path.touch()
 
-    def worker(self, kind: str, failpoint: str = "", **settings: Any) -> subprocess.Popen[bytes]:
+    def worker(self, kind: str, failpoint: str = "", **settings: Any) -> warm_python.Process:
         return self.process(
             [str(HERE / "far_process.py"), kind, json.dumps({**QUICK, **settings})], HOLDFAST_FAILPOINT=failpoint
         )
 
-    def process(self, args: list[str], **more: str) -> subprocess.Popen[bytes]:
+    def process(self, args: list[str], **more: str) -> warm_python.Process:
         environment = {
             **os.environ, "HOLDFAST_STORE": self.store, "FAR_LEDGER": str(self.ledger_path),
             "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", **more,
         }  # fmt: skip
         with open(self.folder / "log", "ab") as log:
-            process = subprocess.Popen([sys.executable, *args], env=environment, stdout=log, stderr=log)
+            process = warm_python.start(args, cwd=Path.cwd(), env=environment, stdout=log, stderr=log)
         self.processes.append(process)
         return process
 
@@ -67,6 +68,24 @@ class World:
             log = (self.folder / "log").read_text(errors="replace")[-4_000:]
             assert time.monotonic() < deadline, f"no {what}\n{log}"
             time.sleep(0.01)
+
+    def freeze(self, process: warm_python.Process) -> None:
+        """Stop a worker where it doesn't hold up the others: not inside a transaction."""
+        probe = SqliteStore(self.app.name, self.store, self.app.clock, timeout=0.2)
+
+        def is_apart() -> bool:
+            process.send_signal(signal.SIGSTOP)
+            try:
+                probe.collect(1)
+            except StoreBusyError:
+                process.send_signal(signal.SIGCONT)
+                return False
+            return True
+
+        try:
+            self.until(is_apart, "moment without a transaction")
+        finally:
+            probe.close()
 
     def effects(self) -> list[str]:
         return [line.rpartition(" ")[0] for line in self.ledger_path.read_text().splitlines()]
@@ -217,7 +236,7 @@ def test_an_executor_that_was_frozen_past_its_lease_comes_too_late(world: World)
     frozen = world.worker("executor", **short)
     run = far_steps.slow.start("s", 0.5)
     world.until(lambda: world.effects() == ["s"], "beginning of the step")
-    frozen.send_signal(signal.SIGSTOP)
+    world.freeze(frozen)
     world.worker("executor", **short)
     world.until(lambda: world.effects().count("s") == 2, "beginning of the step elsewhere")
     frozen.send_signal(signal.SIGCONT)

@@ -169,8 +169,11 @@ class SimulatedExecutor(Executor):
     # -- what the world lets happen
 
     def begin(self, token: int, seconds: float) -> bool:
-        attempt = self.waiting.pop(token)
-        if not self._may_begin():
+        attempt = self.waiting[token]
+        is_wanted = self._may_begin()
+        if self.waiting.pop(token, None) is None:  # it was withdrawn, or cancelled, while that was asked
+            return False
+        if not is_wanted:
             self._on_outcome(Outcome(attempt=attempt, started=0, cancelled=True))
             return False
         self._world.ledger.begins(self._host, attempt)

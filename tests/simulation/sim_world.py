@@ -58,7 +58,7 @@ ELSEWHERE = 0.3
 """The share of worlds in which engines leave all steps to executors."""
 SCHEDULED = 0.5
 """The share of worlds with a schedule."""
-TICK = 30
+TICK = 60
 """Seconds between two of its ticks."""
 BUSY = 40_000
 """So many things don't happen in that time, unless an engine turns without anything to do."""
@@ -829,13 +829,15 @@ class World:
             raise Violation(f"{sorted(emitted)} were emitted, and runs were started by {sorted(found)}")
 
     def _check_ticks(self) -> None:
-        """One run for each tick, from the first to the last."""
+        """One run for each tick; from the first to the last, unless the clock was set."""
         ticks = sorted(self._results("ticked"))
-        if ticks and ticks != list(range(ticks[0], ticks[-1] + 1, TICK)):
-            raise Violation(f"ticks are missing or doubled: {ticks}")
+        if len(ticks) != len(set(ticks)):
+            raise Violation(f"ticks are doubled: {ticks}")
+        if ticks and not self.jumps and ticks != list(range(ticks[0], ticks[-1] + 1, TICK)):
+            raise Violation(f"ticks are missing: {ticks}")
 
     def _check_stream(self, run_id: str) -> None:
-        """Numbers have no gaps. What a workflow says is said once, what an execution says is in order and not doubled."""
+        """Numbers have no gaps. What a workflow says is said once, what an execution says is in order."""
         rows = self.store.stream(run_id, 0, 100_000)
         if [row.number for row in rows] != list(range(1, len(rows) + 1)):
             raise Violation(f"the stream of {run_id} has gaps: {[row.number for row in rows]}")
@@ -845,6 +847,8 @@ class World:
         own = [event.cmd for event in self.client.events(Which(run_id)) if isinstance(event, ev.Streamed)]
         for (cmd, attempt), items in said.items():
             wanted = [["before"], ["after"]] if cmd in own else [list(range(n)) for n in range(1, SAID + 1)]
+            if self.elsewhere:  # what an executor tells is told again if nobody knows whether that was heard
+                items = [item for item, _ in itertools.groupby(items)]
             if items not in wanted:
                 raise Violation(f"{cmd} of {run_id}, attempt {attempt}, has streamed {items}")
         missing = {cmd for cmd in own if all(cmd != each for each, _ in said)}

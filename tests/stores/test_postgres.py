@@ -13,13 +13,15 @@ from typing import Any
 
 import psycopg
 import pytest
+from waiting import wait_until
 
 from holdfast.app import SystemClock
 from holdfast.errors import EncodeError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from holdfast.ports import Change, Emission, Message, NewRun, Record, RunQuery, Subscription, WorkerRow
+from holdfast.ports import Change, Emission, Message, NewRun, Record, RunQuery, Subscription, Topic, WorkerRow
 from holdfast.stores import postgres, postgres_connections
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres_life import ServerClock
+from holdfast.stores.postgres_notifier import PostgresNotifier
 from holdfast.testing import MovableClock
 from postgres_server import own_server
 
@@ -221,7 +223,7 @@ def test_what_is_certainly_not_done_says_so(
     open_store: Callable[..., PostgresStore], other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "PAUSES", (0.001,))
-    monkeypatch.setattr(postgres_connections, "PATIENCE", 0.05)
+    monkeypatch.setattr(postgres_connections, "LONGEST_WAIT", 0.05)
     store = open_store()
     no = owned(store)
     other.execute("BEGIN")
@@ -281,6 +283,7 @@ def test_a_restart_of_the_server_lets_nobody_declare_anybody_dead() -> None:
             for mode in ("fast", "immediate"):
                 server.restart(mode)
                 assert _reached(lambda: two.declare_dead("w2")) == []
+                assert two.declare_dead("w2") == [], "whoever looks first has only noted that it was started"
                 assert [worker.id for worker in two.workers()] == ["w1", "w2"]
             assert one.beat("w1", LEASE), "which takes the lock again"
             two._judge_after = 0
@@ -475,3 +478,57 @@ def test_what_workers_know_is_read_whatever_their_names_are_made_of(
         run.workflow = name
         store.create(run)
     assert store.orphans(store.now() + 1_000_000) == []
+
+
+class Listening:
+    """What somebody hears who cares for these topics."""
+
+    def __init__(self, store: PostgresStore, *topics: Topic) -> None:
+        self.notifier = PostgresNotifier(store)
+        self.topics: list[Topic] = []
+        self.told: list[tuple[str, list[int]]] = []
+        self.notifier.listen(topics, self.topics.append, lambda owner, runs: self.told.append((owner, list(runs))))
+
+
+@pytest.fixture
+def heard(store: PostgresStore) -> Iterator[tuple[Listening, Listening, PostgresNotifier]]:
+    """By an engine, by an executor; and who tells it."""
+    engine, executor = Listening(store, Topic.RUNS, Topic.INBOX), Listening(store, Topic.ATTEMPTS, Topic.DROPPED)
+    sender = PostgresNotifier(store)
+    yield engine, executor, sender
+    for notifier in (sender, engine.notifier, executor.notifier):
+        notifier.close()
+
+
+def test_a_hint_wakes_those_who_care_for_it_and_nobody_else(
+    heard: tuple[Listening, Listening, PostgresNotifier],
+) -> None:
+    engine, executor, sender = heard
+    for _ in range(10):  # at first as it comes, then on a connection for that
+        sender.ring(Topic.ATTEMPTS)
+        sender.announce(["r1"])
+    sender.tell("w1", [5, 3])
+    sender.ring(Topic.EVERYTHING)
+    wait_until(lambda: engine.topics == [Topic.EVERYTHING] and Topic.EVERYTHING in executor.topics, 20)
+    assert engine.told == [("w1", [3, 5])]
+    assert set(executor.topics) == {Topic.ATTEMPTS, Topic.EVERYTHING}
+    assert executor.told == []
+
+
+def test_a_hint_is_heard_again_after_the_connection_that_tells_it_was_lost(
+    store: PostgresStore, heard: tuple[Listening, Listening, PostgresNotifier]
+) -> None:
+    engine, _, sender = heard
+    for _ in range(10):
+        sender.ring(Topic.RUNS)
+    assert sender._line is not None
+    with closing(store.connect()) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (sender._line._connection.info.backend_pid,))
+    wait_until(lambda: len(engine.topics) >= 1, 20)
+    engine.topics.clear()
+
+    def ring_again() -> bool:
+        sender.ring(Topic.RUNS)  # the first one may be lost
+        return bool(engine.topics)
+
+    wait_until(ring_again, 20)

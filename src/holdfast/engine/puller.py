@@ -84,6 +84,10 @@ class Puller:
         self.inflight: dict[int, Held] = {}
         self.runs: dict[int, Any] = {}  # none, ever
         self._began = self._away = 0.0  # when this turn began; how long it takes to tell what has ended and get more
+        # Not those that are executed at most once: what was claimed is lost with this worker, whether it has begun or not.
+        self._to_claim_ahead = [
+            name for name in env.membership.steps if not env.app.find_step(name).options.at_most_once
+        ]
         self._tokens = iter(tokens if tokens is not None else itertools.count(1))
         self._is_stale = True
         self._are_all_wanted = True
@@ -171,9 +175,12 @@ class Puller:
 
     def _room(self) -> int:
         """How many more to claim. Few are not worth asking the store for while others wait for their turn here."""
-        ahead = 0 if self._turns is None else self._turns.ahead(self._away)
+        ahead = 0 if self._turns is None or not self._to_claim_ahead else self._turns.ahead(self._away)
         room = self.concurrency + ahead - len(self.inflight)
-        return room if len(self.inflight) < self.concurrency or room > ahead // 2 else 0
+        if len(self.inflight) < self.concurrency:
+            return room
+        is_careful = len(self._to_claim_ahead) < len(self.env.membership.steps)
+        return 0 if is_careful or room <= ahead // 2 else room
 
     # -- what arrives
 
@@ -337,14 +344,19 @@ class Puller:
     def _claim(self) -> None:
         if not self._is_stale or not self._has_room():
             return
-        limit = self._room()
+        limit, steps = self._room(), self.env.membership.steps
+        free = limit if len(self._to_claim_ahead) == len(steps) else self.concurrency - len(self.inflight)
         try:
-            claimed = self.env.store.claim_attempts(self.me.worker, self.queues, self.env.membership.steps, limit)
+            claimed = self.env.store.claim_attempts(self.me.worker, self.queues, steps, free)
+            self._is_stale = len(claimed) >= free
+            if self._is_stale and free < limit:
+                claimed += self.env.store.claim_attempts(
+                    self.me.worker, self.queues, self._to_claim_ahead, limit - free
+                )
         except Fenced:
             self._fenced()
             return
         self._away += (self.env.clock.monotonic() - self._began - self._away) * SMOOTH
-        self._is_stale = len(claimed) >= limit
         if claimed:
             self._hand_over(claimed)
 

@@ -41,6 +41,7 @@ from holdfast.stores.postgres_guests import Guests
 from holdfast.stores.postgres_life import LifeLock, ServerClock
 from holdfast.stores.postgres_sql import (
     POSTGRES,
+    Batch,
     children_of,
     commit_of,
     creation_of,
@@ -50,6 +51,8 @@ from holdfast.stores.postgres_sql import (
 )
 from holdfast.stores.shared import CLOCK_RESERVE, SqlStore, is_about_limits
 
+NOT_IN_REPERTOIRE = "22021"
+"""What the server says of a text with NUL; what else it can't keep the driver can't encode."""
 PAUSES = (0.005, 0.02, 0.05, 0.1, 0.2)
 
 
@@ -80,6 +83,7 @@ class PostgresStore(Guests, SqlStore):
         try:
             self.connect().close()  # a wrong address is told at once, not when the pool's patience ends
             super().__init__(app, self._connections.shown, self._server_clock or clock, as_it_is=as_it_is)
+            self._next_wake = f"SELECT EXISTS ({self._q['message_waits']}), ({self._q['next_wake']})"
             if self._server_clock is not None:
                 self._ask_the_time(self._server_clock)
         except BaseException:
@@ -225,28 +229,25 @@ class PostgresStore(Guests, SqlStore):
 
     def commit(self, worker_id: str, changes: Sequence[Change], claim: int, names: Sequence[str]) -> Committed:
         numbers = sum(len(change.records) for change in changes) + 1  # one for all messages
-        batch = commit_of(self.app, worker_id, changes, self.now(), self._stamp_apart(numbers))
-
-        def write(db: Any) -> bool:
-            counts = dict(zip(batch.names, db.execute(batch.sql, batch.parameters).fetchone(), strict=True))
-            if not counts["fence"]:
-                raise Fenced(worker_id)
-            return bool(counts.get("news"))
-
+        now = self.now()
+        batch = commit_of(self.app, worker_id, changes, now, self._stamp_apart(numbers))
         alone = [message for change in changes for message in change.messages if goes_alone(message)]
         naming = [
             (change.no, record.payload) for change in changes for record in change.records if keys_in(record.payload)
         ]
         others = [change for change in changes if not change.is_plain]
         limits = any(map(is_about_limits, others))
-        if not (claim or alone or naming or limits or any(map(has_parts, others))):
+        looks_at_itself = bool(claim) and any(map(makes_claimable, changes))
+        if not (alone or naming or limits or looks_at_itself or any(map(has_parts, others))):
+            if claim:
+                batch.claim(self._q["claim"], {"limit": claim, "names": Texts(names)})
             failpoints.hit("commit.before_commit")
             with self.read() as db:
-                emitted = write(db)
+                rows, emitted = self._write(db, worker_id, batch)
             failpoints.hit("commit.after_commit")
-            return Committed([], emitted)
+            return Committed(self._claimed_apart(rows, now), emitted)
         with self.write("commit") as db:
-            emitted = write(db)
+            _, emitted = self._write(db, worker_id, batch)
             self._name_blobs(db, naming)
             if any(change.children for change in changes):
                 self._add_children(db, changes)
@@ -259,6 +260,26 @@ class PostgresStore(Guests, SqlStore):
             freed = self._change_slots(db, changes) if limits else []
             claimed: list[Claimed] = self._claim(db, worker_id, claim, names) if claim else []
         return Committed(claimed, emitted, freed)
+
+    def _write(self, db: Any, worker_id: str, batch: Batch) -> tuple[list[RunRow], bool]:
+        """What was claimed, and whether any news were recorded."""
+        found = db.execute(batch.sql, batch.parameters).fetchall()
+        width = len(batch.names)
+        counts = dict(zip(batch.names, found[0][:width], strict=True))
+        if not counts["fence"]:
+            raise Fenced(worker_id)
+        rows = [self._row(row[width:]) for row in found if row[width:] and row[width] is not None]
+        return rows, bool(counts.get("news"))
+
+    def _claimed_apart(self, rows: Sequence[RunRow], now: int) -> list[Claimed]:
+        """What belongs to runs that a commit has claimed. From now on this worker alone writes it."""
+        if not rows:
+            return []
+        try:
+            with self.read() as db:
+                return self._read_claimed(db, rows, now)
+        except StoreError as error:  # other errors of a commit may say that nothing has happened
+            raise StoreUnavailableError(f"what was committed and claimed could not be read: {error}") from error
 
     def _add_children(self, db: Any, changes: Sequence[Change]) -> None:
         """Children, then messages: some of those may be for them."""
@@ -322,6 +343,12 @@ class PostgresStore(Guests, SqlStore):
         failpoints.hit("end_attempts.after_commit")
         return owners
 
+    def next_wake(self, names: Sequence[str]) -> int | None:
+        parameters = {"app": self.app, "names": Texts(names), "now": self.now()}
+        with self.read() as db:
+            waits, wake = db.execute(self._next_wake, parameters).fetchone()
+        return 0 if waits else wake
+
     def settle(self, worker_id: str) -> None:
         with self.read() as db:
             db.execute(self._q["settle"], {"worker": worker_id})
@@ -337,7 +364,8 @@ class PostgresStore(Guests, SqlStore):
         try:
             yield
         except (OverflowError, UnicodeEncodeError, psycopg.DataError) as error:
-            raise EncodeError(f"a value can't be kept in {self.url}: {error}") from error
+            why = "a text contains a NUL character" if getattr(error, "sqlstate", None) == NOT_IN_REPERTOIRE else error
+            raise EncodeError(f"a value can't be kept in {self.url}: {why}") from error
         except (psycopg.Error, PoolTimeout, PoolClosed, TooManyRequests) as error:
             raise self._translate(error) from error
 
@@ -351,6 +379,11 @@ class PostgresStore(Guests, SqlStore):
 def has_parts(change: Change) -> bool:
     """Whether there is something that is not written by the one statement."""
     return bool(change.children or change.signals or change.streamed or change.answers or change.forget_before)
+
+
+def makes_claimable(change: Change) -> bool:
+    """Whether there may be a run to claim because of it, which the statement that writes it doesn't see."""
+    return change.columns.get("wake_at") is not None or bool(change.messages)
 
 
 def _again(method: Callable[..., Any]) -> Callable[..., Any]:

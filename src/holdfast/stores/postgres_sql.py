@@ -112,16 +112,29 @@ class Batch:
 
     def __init__(self) -> None:
         self._parts: list[tuple[str, str]] = []
+        self._claim = ""
         self.parameters: dict[str, Any] = {}
 
     def add(self, name: str, sql: str, parameters: dict[str, Any]) -> None:
         self._parts.append((name, sql))
         self.parameters |= parameters
 
+    def claim(self, sql: str, parameters: dict[str, Any]) -> None:
+        """The rows of runs that are claimed come with the counts, at least one row of nothing."""
+        claim, _, columns = sql.rpartition("RETURNING")
+        self._claim = f"{claim} AND EXISTS (SELECT 1 FROM fence) RETURNING {columns}"
+        self.parameters |= parameters
+
     @property
     def sql(self) -> str:
         parts = ",\n".join(f"{name} AS ({sql})" for name, sql in self._parts)
-        return f"WITH {parts}\nSELECT {', '.join(f'(SELECT count(*) FROM {name})' for name, _ in self._parts)}"
+        counts = ", ".join(f"(SELECT count(*) FROM {name})" for name, _ in self._parts)
+        if self._claim:
+            return (
+                f"WITH {parts},\nclaimed AS ({self._claim})\n"
+                f"SELECT {counts}, claimed.* FROM (SELECT 1) AS one LEFT JOIN claimed ON true"
+            )
+        return f"WITH {parts}\nSELECT {counts}"
 
     @property
     def names(self) -> list[str]:

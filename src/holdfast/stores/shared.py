@@ -485,26 +485,46 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
         parameters = {"worker": worker_id, "app": self.app, "now": now, "limit": limit}
         parameters["names"] = self.dialect.array(names)
         rows = [self._row(row) for row in db.execute(self._q["claim"], parameters).fetchall()]
-        if not rows:
-            return []
-        rows.sort(key=lambda row: (-row.priority, row.no))  # RETURNING knows no order
-        nos = self.dialect.array(row.no for row in rows)
+        return self._read_claimed(db, rows, now) if rows else []
+
+    def _read_claimed(self, db: Any, rows: Sequence[RunRow], now: int) -> list[Claimed]:
+        rows = sorted(rows, key=lambda row: (-row.priority, row.no))  # RETURNING knows no order
         claimed = {row.no: Claimed(row, [], [], is_first=row.started_at == now) for row in rows}
-        clocks = []
-        for no, payload, clock in db.execute(self._q["history_from_base"], {"nos": nos}):
-            claimed[no].payloads.append(payload)
-            clocks.append(clock)
-        # Before the messages: one that ends in between is then found as both, and never as neither.
-        for row in db.execute(self._q["attempts_of_runs"], {"nos": nos}):
-            claimed[row[1]].attempts.append(self._attempt(row))
-        for message in db.execute(self._q["inbox_of_runs"], {"nos": nos}):
-            claimed[message[1]].messages.append(InboxRow(*message))
-            clocks.append(message[5])
-        self._heard(clocks)
+        new = [no for no, one in claimed.items() if one.is_first]
+        if new:
+            self._read_new(db, new, claimed)
+        if len(new) < len(claimed):
+            self._read_begun(db, [no for no, one in claimed.items() if not one.is_first], claimed)
         limited = [row.no for row in rows if row.limited]
         for no, slots in self._slots(db, limited).items() if limited else ():
             claimed[no].slots = slots
         return list(claimed.values())
+
+    def _read_new(self, db: Any, nos: Sequence[int], claimed: dict[int, Claimed]) -> None:
+        found = db.execute(self._q["beginnings"], {"nos": self.dialect.array(nos)}).fetchall()
+        if found and found[0][0] < 0:  # claimed before, at the same microsecond
+            self._read_begun(db, nos, claimed)
+            return
+        for number, no, kind, body, ts, clock in found:
+            if number:
+                claimed[no].messages.append(InboxRow(number, no, kind, body, ts, clock))
+            else:
+                claimed[no].payloads.append(body)
+        self._heard(row[5] for row in found)
+
+    def _read_begun(self, db: Any, nos: Sequence[int], claimed: dict[int, Claimed]) -> None:
+        numbers = {"nos": self.dialect.array(nos)}
+        clocks = []
+        for no, payload, clock in db.execute(self._q["history_from_base"], numbers):
+            claimed[no].payloads.append(payload)
+            clocks.append(clock)
+        # Before the messages: one that ends in between is then found as both, and never as neither.
+        for row in db.execute(self._q["attempts_of_runs"], numbers):
+            claimed[row[1]].attempts.append(self._attempt(row))
+        for message in db.execute(self._q["inbox_of_runs"], numbers):
+            claimed[message[1]].messages.append(InboxRow(*message))
+            clocks.append(message[5])
+        self._heard(clocks)
 
     def inbox(self, worker_id: str, runs: Sequence[int] | None = None) -> list[InboxRow]:
         query, parameters = "inbox_of_worker", {"worker": worker_id}

@@ -254,10 +254,11 @@ def _beside(first: Operation) -> list[Operation]:
 
 
 class Stopped:
-    """A store whose next transaction stops after its statement number `at`, until it is let go."""
+    """A store whose next transaction stops after its statement number `at`, until it is let go; and what is no
+    transaction, where others may come `between` its statements too."""
 
-    def __init__(self, store: Any, at: int) -> None:
-        self._store, self._at = store, at
+    def __init__(self, store: Any, at: int, between: bool) -> None:
+        self._store, self._at, self._between = store, at, between
         self._seen = 0
         self.is_there = threading.Event()
         self.go_on = threading.Event()
@@ -265,14 +266,23 @@ class Stopped:
     @contextlib.contextmanager
     def armed(self) -> Iterator[None]:
         self._store.write = self._write
+        if self._between:
+            self._store.read = self._read
         try:
             yield
         finally:
             del self._store.write
+            if self._between:
+                del self._store.read
 
     @contextlib.contextmanager
     def _write(self, name: str, lasting: bool = True) -> Iterator[Any]:
         with type(self._store).write(self._store, name, lasting) as db:
+            yield _Counting(db, self._statement)
+
+    @contextlib.contextmanager
+    def _read(self) -> Iterator[Any]:
+        with type(self._store).read(self._store) as db:
             yield _Counting(db, self._statement)
 
     def _statement(self) -> None:
@@ -350,7 +360,7 @@ class RaceContract:
         at: int,
     ) -> bool:
         scene = Scene(stores, self.clock, next(_numbers), attempts=first in WITH_ATTEMPTS, limits=first in WITH_LIMITS)
-        stopped = Stopped(stores[0], at)
+        stopped = Stopped(stores[0], at, between=self.statements > 1)
         errors: list[BaseException] = []
 
         def run(operation: Operation, store: Store, done: threading.Event) -> None:

@@ -50,6 +50,17 @@ RETURNING {columns};
 SELECT h.run, h.payload, h.clock FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq
 WHERE r.no {numbered nos} ORDER BY h.run, h.seq;
 
+-- name: beginnings
+-- Of new runs: their histories, numbered 0, which are short, then their messages; before them attempts, if they are not as
+-- new as they look.
+SELECT 0 AS number, h.run, '' AS kind, h.payload, h.seq AS ts, h.clock
+FROM runs r {ordered_join} history h ON h.run = r.no AND h.seq >= r.base_seq WHERE r.no {numbered nos}
+UNION ALL
+SELECT id, run, kind, body, ts, clock FROM inbox WHERE run {numbered nos}
+UNION ALL
+SELECT -1, run, '', NULL, 0, 0 FROM attempts WHERE run {numbered nos}
+ORDER BY 1, 2, 5;
+
 -- name: inbox_of_runs
 SELECT id, run, kind, body, ts, clock FROM inbox WHERE run {numbered nos} ORDER BY id;
 
