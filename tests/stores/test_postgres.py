@@ -223,7 +223,7 @@ def test_what_is_certainly_not_done_says_so(
     open_store: Callable[..., PostgresStore], other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "PAUSES", (0.001,))
-    monkeypatch.setattr(postgres_connections, "PATIENCE", 0.05)
+    monkeypatch.setattr(postgres_connections, "LONGEST_WAIT", 0.05)
     store = open_store()
     no = owned(store)
     other.execute("BEGIN")
