@@ -13,6 +13,9 @@ from holdfast.engine.run import LiveRun
 from holdfast.engine.run_state import Shared
 from holdfast.ports import Claimed, InboxRow, Store
 
+SHOW_ELSEWHERE = 0.5
+"""Seconds until it is shown that a run waits for steps elsewhere: with many of them most wait for a moment."""
+
 
 class LiveRuns:
     """All of them are in `by_no`, by their number. `touched` are those that may have something to commit; `due` says when
@@ -73,7 +76,8 @@ class LiveRuns:
     def waits(self, live: LiveRun) -> None:
         """It only waits now: what for is shown after a moment, and after a while it is parked."""
         no, mono, settings = live.row.no, self.shared.clock.monotonic(), self._settings
-        self._agenda.set(("show", no), mono + settings.show_after)
+        show_after = settings.show_after if not live.steps.elsewhere else max(settings.show_after, SHOW_ELSEWHERE)
+        self._agenda.set(("show", no), mono + show_after)
         if live.row.durable:  # the others are nowhere but in memory
             self.idle[no] = live
             self.idle.move_to_end(no)
