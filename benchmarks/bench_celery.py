@@ -136,7 +136,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", type=int, default=1_000, help="runs, links of the chain, members of the chord")
+    parser.add_argument("--way", action="append", choices=list(WAYS), help="only these, beside plain Celery")
     options = parser.parse_args()
+    ways = [way for way in WAYS if way == "plain Celery" or not options.way or way in options.way]
     sys.setrecursionlimit(20_000)  # for plain Celery's chain
     took: dict[tuple[str, str], list[tuple[float, float]]] = {}
     with redis_server.own_server() as redis, synced_postgres() as (store, postmaster):
@@ -144,7 +146,7 @@ def main() -> None:
         os.environ["HOLDFAST_STORE"] = store
         on_celery.plain.conf.update(broker_url=f"{redis.url}/2", result_backend=f"{redis.url}/3")
         for _ in range(options.rounds):
-            for way in WAYS:
+            for way in ways:
                 work = celery_work(options.size) if way == "plain Celery" else holdfast_work(options.size)
                 with workers(way, environment):
                     work.pop("warm up")()
@@ -154,12 +156,12 @@ def main() -> None:
                         both = (time.perf_counter() - began, cpu_of_all(postmaster) - cpu)
                         took.setdefault((name, way), []).append(both)
         on_celery.app.close()
-    print(f"| {options.size:,} | " + " | ".join(WAYS) + " |\n|---|" + "---|" * len(WAYS))
+    print(f"| {options.size:,} | " + " | ".join(ways) + " |\n|---|" + "---|" * len(ways))
     for name in ("× 5 steps", "chain", "chord"):
         plain = min(took[name, "plain Celery"])[0]
         steps = options.size * (5 if "×" in name else 1)
         cells = []
-        for way in WAYS:
+        for way in ways:
             seconds, cpu = min(took[name, way])
             cells.append(f"{seconds:.2f} s ({plain / seconds:.1f} ×), {cpu / steps * 1_000:.1f} ms CPU a step")
         print(f"| {name} | " + " | ".join(cells) + " |")

@@ -13,6 +13,9 @@ from holdfast.engine.run import LiveRun
 from holdfast.engine.run_state import Shared
 from holdfast.ports import Claimed, InboxRow, Store
 
+PATIENT = 10
+"""How many times longer a run stays in memory that waits for steps elsewhere: with a line of a few seconds before the
+executors each step would cost a claim and a replay, too. Where memory is short those that wait longest leave at once."""
 SHOW_ELSEWHERE = 0.5
 """Seconds until it is shown that a run waits for steps elsewhere: with many of them most wait for a moment."""
 
@@ -82,6 +85,8 @@ class LiveRuns:
             self.idle[no] = live
             self.idle.move_to_end(no)
             wait = max(settings.park_after, settings.park_factor * live.replay_seconds)
+            if live.steps.elsewhere:
+                wait *= PATIENT
             self._agenda.set(("park", no), mono + wait)
 
     def show(self, no: int) -> None:

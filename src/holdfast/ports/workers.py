@@ -79,5 +79,5 @@ class WorkerStore(WorkerQuery, Protocol):
         that it can't write any more), its runs can be claimed at once, and each counts a loss. Whoever was kept
         from the store itself says `by_lease=False`: the others may not have been able to renew theirs either."""
 
-    def addresses(self, everyone: bool = False) -> list[str]:
-        """Where the engines of live workers can be rung: those of the app, or of all apps."""
+    def addresses(self, everyone: bool = False, kind: str = "") -> list[str]:
+        """Where live workers can be rung: those of the app, or of all apps; those of that kind, if one is named."""

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from holdfast.errors import StoreError
-from holdfast.ports import Notifier, OnRing, OnTold, Store, Topic, Watch
+from holdfast.ports import Notifier, OnRing, OnTold, Store, Topic, Watch, WorkerKind
 from holdfast.stores.forks import gate
 
 logger = logging.getLogger("holdfast")
@@ -34,6 +34,10 @@ _PROBES = 200
 
 
 _TOPICS = {topic.encode(): topic for topic in Topic}
+_KINDS = {
+    Topic.ATTEMPTS: WorkerKind.EXECUTOR, Topic.DROPPED: WorkerKind.EXECUTOR, Topic.EVERYTHING: "", Topic.WATCHERS: ""
+}  # fmt: skip
+"""Who cares for a topic: engines, if nothing is said here. "" is everybody."""
 
 
 class Doorbell(Notifier):
@@ -170,17 +174,20 @@ class Doorbell(Notifier):
     # -- anybody's side
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
-        self.tell_engines(b"ring\0" + topic.encode(), everyone)
+        self._tell_workers(b"ring\0" + topic.encode(), everyone, _KINDS.get(topic, WorkerKind.ENGINE))
 
     def tell(self, owner: str, runs: Sequence[int]) -> None:
         for at in range(0, len(runs), _TOLD_AT_ONCE):
             told = [b"%d" % no for no in runs[at : at + _TOLD_AT_ONCE]]
             self.tell_engines(b"\0".join((b"told", owner.encode(), *told)))
 
-    def tell_engines(self, data: bytes, everyone: bool = False) -> bool:
+    def tell_engines(self, data: bytes) -> bool:
         """Whether there is an engine to tell."""
+        return self._tell_workers(data, False, WorkerKind.ENGINE)
+
+    def _tell_workers(self, data: bytes, everyone: bool, kind: str) -> bool:
         try:
-            names = self._store.addresses(everyone)
+            names = self._store.addresses(everyone, kind)
         except StoreError:  # the sweep will find what this ring would have told
             return False
         for name in names:

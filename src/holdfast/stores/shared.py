@@ -297,9 +297,9 @@ class SqlStore(AttemptTables, EventTables, LimitTables, TelemetryTables):
         lock = self.life_lock(worker_id)
         return lock is None or lock.is_free()
 
-    def addresses(self, everyone: bool = False) -> list[str]:
+    def addresses(self, everyone: bool = False, kind: str = "") -> list[str]:
         with self.read() as db:
-            parameters = {"app": self.app, "everyone": int(everyone)}
+            parameters = {"app": self.app, "everyone": int(everyone), "kind": kind}
             return [row[0] for row in db.execute(self._q["addresses"], parameters)]
 
     # -- runs

@@ -143,7 +143,7 @@ SELECT id, app, host, pid, build, names, address, started_at, lease_until, sched
 FROM workers WHERE app = :app ORDER BY started_at, id;
 
 -- name: addresses
-SELECT address FROM workers WHERE (app = :app OR :everyone = 1) AND address <> '';
+SELECT address FROM workers WHERE (app = :app OR :everyone = 1) AND address <> '' AND (:kind = '' OR kind = :kind);
 
 -- name: apps
 -- From one name to the next by the index, as a plain DISTINCT would read every run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import Fenced
-from holdfast.ports import Change, Status, Store, WorkerRow
+from holdfast.ports import Change, Status, Store, WorkerKind, WorkerRow
 from holdfast.testing.contract.arranging import LEASE, NAMES, Arranged, raised, record
 
 
@@ -17,7 +17,8 @@ class WorkerContract(Arranged):
         (row,) = store.workers()
         assert (row.id, row.app, row.build, row.names) == ("w1", "orders", "1", list(NAMES))
         assert (row.started_at, row.lease_until) == (self.clock.now(), self.clock.now() + LEASE)
-        assert store.addresses() == ["w1-bell"]
+        assert store.addresses() == store.addresses(kind=WorkerKind.ENGINE) == ["w1-bell"]
+        assert store.addresses(kind=WorkerKind.EXECUTOR) == []
         assert store.apps() == ["orders"]
         store.unregister("w1")
         assert store.workers() == []
