@@ -162,7 +162,8 @@ def _serve(asked: socket.socket) -> dict[str, Any]:
     if child:  # this one only waits, and tells of the end
         os.write(told, STATUS.pack(child))
         os.closerange(0, told)
-        os.write(told, STATUS.pack(os.waitpid(child, 0)[1]))
+        with contextlib.suppress(BrokenPipeError):  # nobody asks any more
+            os.write(told, STATUS.pack(os.waitpid(child, 0)[1]))
         os._exit(0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)

@@ -442,9 +442,9 @@ class App(Registry):
             return self.client.joined(connection).emit(name, payload, key)
         if loop is None:
             return self.client.emit(name, payload, key)
-        if loop.execution.app != self.name:
+        if loop.execution.info.app != self.name:
             raise WrongContextError(
-                f"event {name!r}: this run belongs to app {loop.execution.app!r}; use `await emit(...)`, or a step"
+                f"event {name!r}: this run belongs to app {loop.execution.info.app!r}; use `await emit(...)`, or a step"
             )
         return emit_now(name, payload, key)
 

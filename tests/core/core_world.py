@@ -18,6 +18,7 @@ from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Greenlets
+from holdfast.core.run_info import RunInfo
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import RunOptions
 
@@ -95,9 +96,9 @@ class World:
         self, history: list[ev.AnyEvent] | None = None, strict: bool | None = None, passed: int | None = None
     ) -> Execution:
         """A fresh execution, brought to the end of a history and settled."""
-        execution = fresh(self.app, self.workflow, self.run_id, self.greenlets)
+        is_strict = self.strict if strict is None else strict
+        execution = fresh(self.app, self.workflow, self.run_id, self.greenlets, is_strict)
         execution.said = self.said  # type: ignore[attr-defined]
-        execution.strict = self.strict if strict is None else strict
         execution.on_background_error = lambda context: self.heard.append(context["message"])
         past = self.history if history is None else history
         try:
@@ -330,9 +331,9 @@ class World:
 CANCELLED = object()
 
 
-def fresh(app: App, workflow: str, run_id: str, greenlets: Greenlets) -> Execution:
-    execution = Execution(run_id, program_for(app, workflow, RunOptions()), app.codec, greenlets)
-    execution.app = app.name
+def fresh(app: App, workflow: str, run_id: str, greenlets: Greenlets, strict: bool = False) -> Execution:
+    info = RunInfo(run_id=run_id, app=app.name, strict=strict)
+    execution = Execution(info, program_for(app, workflow, RunOptions()), app.codec, greenlets)
     execution.trace = []  # type: ignore[attr-defined]
     return execution
 

@@ -87,18 +87,18 @@ def test_what_a_killed_worker_had_goes_on_elsewhere_though_its_lease_is_not_over
 
 def test_a_chord_under_fire_runs_its_body_once_with_every_result(world: World) -> None:
     """Workers are killed while the members of a chord execute; none that was recorded executes again."""
-    header = [chain(effects.double.s(n), effects.add.s(n)) for n in range(300)]
+    header = [chain(effects.double.s(n), effects.add.s(n)) for n in range(400)]
     run = chord(header, effects.total.s()).options(id="chord").start()
     worker = world.worker()
     for share in (60, 150, 240, 400):
-        world.until(lambda share=share: len(world.ledger()) > share)
+        world.until(lambda share=share: len(world.ledger()) > share or run.status.is_final)
         world.kill(worker)
         recorded, before = world.recorded(), len(world.ledger())
         worker = world.worker()
-        world.until(lambda before=before: len(world.ledger()) > before + 20)
+        world.until(lambda before=before: len(world.ledger()) > before + 20 or run.status.is_final)
         assert not [entry for entry in world.ledger()[before:] if entry.name in recorded]
-    assert run.result(timeout=30) == sum(3 * n for n in range(300))
-    assert [entry.note for entry in world.ledger("total")] == [[3 * n for n in range(300)]]
+    assert run.result(timeout=30) == sum(3 * n for n in range(400))
+    assert [entry.note for entry in world.ledger("total")] == [[3 * n for n in range(400)]]
     world.check_histories()
     world.stop(worker)
 

@@ -13,6 +13,7 @@ from golden_workflows import app
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Greenlets
+from holdfast.core.run_info import RunInfo
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import RunOptions
 
@@ -27,8 +28,8 @@ def read(name: str) -> list[ev.AnyEvent]:
 def replay(name: str, history: list[ev.AnyEvent]) -> list[ev.Event]:
     """Feed a history to the code as it is now; the events that it would add at the end."""
     first = next(event for event in history if isinstance(event, ev.RunStarted))
-    execution = Execution(name, program_for(app, first.workflow, RunOptions()), app.codec, Greenlets())
-    execution.app, execution.strict = app.name, True
+    info = RunInfo(run_id=name, app=app.name, strict=True)
+    execution = Execution(info, program_for(app, first.workflow, RunOptions()), app.codec, Greenlets())
     try:
         for _ in execution.replay(history):
             pass

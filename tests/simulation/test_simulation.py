@@ -19,6 +19,7 @@ WORLDS = 10
 """In one test. There are 12 programs in each."""
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(5))
 def test_whatever_happens_to_engines_every_program_ends_as_it_has_to(part: int) -> None:
     """Another first seed: SIMULATION_SEED=7. One world with its trace: tests/simulation/simulate.py --seed 7."""

@@ -91,7 +91,7 @@ class WorkflowContext:
             return WorkflowIdentity(a.run_id, a.workflow, a.parent_id, a.root_id)
         if here is None:
             return WorkflowIdentity(_plain().id, "", None, _plain().id)
-        return WorkflowIdentity(here.run_id, here.program.name, here.parent_id, here.root_id)
+        return WorkflowIdentity(here.run_id, here.program.name, here.info.parent_id, here.info.root_id or here.run_id)
 
     def set_data(self, key: str, value: object) -> None:
         """Keep a value with the run. In a step it arrives with the step's outcome."""
@@ -193,7 +193,7 @@ class WorkflowContext:
         here = _where("continue_as_new")
         if not isinstance(here, Execution):
             raise WrongContextError("wf.continue_as_new() is for workflow code in a run; here, call the function again")
-        if not here.durable:
+        if not here.info.durable:
             raise WrongContextError(
                 "wf.continue_as_new() needs a history, and this workflow has durable=False; use a loop"
             )
@@ -235,7 +235,7 @@ class WorkflowContext:
             )
         if here is None:
             raise WrongContextError("wf.send() works in a run; elsewhere use app.get_run(run_id).send(name, payload)")
-        if not here.durable:
+        if not here.info.durable:
             raise WrongContextError(
                 "wf.send() needs a history, and this workflow has durable=False; make it durable=True"
             )

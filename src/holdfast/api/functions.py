@@ -105,10 +105,10 @@ class _Function(abc.ABC, Generic[P, R, F]):
         if loop is None:
             return None
         execution: Execution = loop.execution
-        if execution.app != self._app.name:
+        if execution.info.app != self._app.name:
             raise WrongContextError(
-                f"{self._what} {self.name!r} belongs to app {self._app.name!r}, but this run to {execution.app!r}; define both "
-                "in one app, or start it from a step"
+                f"{self._what} {self.name!r} belongs to app {self._app.name!r}, but this run to {execution.info.app!r}; define "
+                "both in one app, or start it from a step"
             )
         return execution
 

@@ -103,10 +103,10 @@ class HookCall(Answer[M]):
         hook = self._ask()
         expires = self._execution.loop.now + (self._timeout or TOKEN_LIFETIME)
         return make_token(
-            self._execution.secret,
+            self._execution.info.secret,
             Token(
-                self._execution.app, self._execution.run_id, self._name, self._key, hook.cmd, expires,
-                self._execution.run_no if hook.bound else 0,
+                self._execution.info.app, self._execution.run_id, self._name, self._key, hook.cmd, expires,
+                self._execution.info.run_no if hook.bound else 0,
             ),
         )  # fmt: skip
 
@@ -122,7 +122,7 @@ def run_that_waits(what: str, word: str) -> Execution:
             )
         raise WrongContextError(f"{what} works in a run; in a test, use holdfast.testing.TestApp")
     execution: Execution = loop.execution
-    if not execution.durable:
+    if not execution.info.durable:
         raise WrongContextError(f"{what} needs a history, and this workflow has durable=False; make it durable=True")
     return execution
 

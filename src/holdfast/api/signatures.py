@@ -168,9 +168,9 @@ class Canvas(abc.ABC):
         if loop is None:
             raise WrongContextError(f"{self!r} is awaited or submitted in a workflow; elsewhere use .start()")
         execution: Execution = loop.execution
-        if execution.app != self.app.name:
+        if execution.info.app != self.app.name:
             raise WrongContextError(
-                f"{self!r} belongs to app {self.app.name!r}, but this run to {execution.app!r}; start it from a step"
+                f"{self!r} belongs to app {self.app.name!r}, but this run to {execution.info.app!r}; start it from a step"
             )
         return StepFuture(self.app.run_canvas(execution, self._encoded(args, kwargs)))
 
@@ -346,7 +346,7 @@ class _Composition(Canvas):
             if not isinstance(part, _Composition) or part._parts or part._home is not None:
                 return part.app
         loop = running()
-        found: Any = self._home if loop is None else find_app(loop.execution.app)
+        found: Any = self._home if loop is None else find_app(loop.execution.info.app)
         if found is None:
             raise ArgumentError(
                 f"{self!r} has no members, so nothing says which app it is for; start it only if it has some"

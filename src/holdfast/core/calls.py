@@ -27,6 +27,7 @@ from holdfast.core.loop import Future, Greenlets, Task, WorkflowLoop, running
 from holdfast.core.matching import Asked, Ledger, Match, Recorded, command_id, describe, match_all, match_one
 from holdfast.core.pending import PendingChild, PendingHook, PendingStep, Program, StepCall
 from holdfast.core.reuse import Child, EarlierOutcomes, origin_of
+from holdfast.core.run_info import RunInfo
 from holdfast.core.source_lines import SourceLine, code_line, task_lines
 from holdfast.errors import DefinitionError, NondeterminismError, WrongContextError
 
@@ -34,22 +35,15 @@ from holdfast.errors import DefinitionError, NondeterminismError, WrongContextEr
 class Calls:
     """The state of a run in memory, and everything its code can ask for."""
 
-    def __init__(self, run_id: str, program: Program, codec: Codec, greenlets: Greenlets) -> None:
-        self.run_id = run_id
-        self.run_no = 0
-        """The store's number of this run, which no other run ever gets."""
+    def __init__(self, info: RunInfo, program: Program, codec: Codec, greenlets: Greenlets) -> None:
+        self.info = info
+        self.run_id = info.run_id
         self.mark = ""
         """Tells this run from an earlier one of its id that was deleted or restarted. It is part of the ids that
         derive from the run's, so that it doesn't find the earlier one's children."""
         self.program = program
         self.codec = codec
         self.greenlets = greenlets
-        self.app = ""
-        self.parent_id: str | None = None
-        self.root_id = run_id
-        self.secret = b""
-        self.durable = True
-        self.strict = False
         self.calls = 0
         self.last_seq = 0
         self.attempt = 1
@@ -70,8 +64,6 @@ class Calls:
         self.unawaited: dict[int, tuple[str, SourceLine | None]] = {}
         self.blocked_by: str = ""
         self.on_background_error: Callable[[dict[str, Any]], None] = lambda context: None
-        self.same_build: bool | None = None
-        """Whether this code has made the history; None if nobody knows."""
         self._edge = 0
         self._is_live = False
         self._was_over = False
@@ -512,7 +504,7 @@ class Calls:
             assert self._beginning is not None
             digest = hashlib.sha256(payload).hexdigest()[:16]
             key = f"{self.run_id}:{self.mark}:{self._beginning.seq}:{digest}:{nth}"
-        event = event_id(self.app, name, key)
+        event = event_id(self.info.app, name, key)
         self._append(
             ev.EventEmitted(
                 ts=self.loop.now, cmd=found.cmd, cause=self.loop.cause, name=name, args=payload, key=key, event=event
@@ -638,7 +630,7 @@ class Calls:
     def _warn_changed(
         self, cmd: str, cause: int, name: str, args: bytes, recorded: str, asked: str, line: str = ""
     ) -> None:
-        if self.strict:
+        if self.info.strict:
             self._diverged(recorded, asked, line)
         if (cmd, args) not in self._warned:
             self._warned.add((cmd, args))

@@ -67,12 +67,12 @@ def advice(execution: Calls, unfit_input: bool) -> str:
         return "Give the fork an input that fits"
     if unfit_input:
         return "Give new parameters a default, and let old ones take what they took, then resume the run"
-    if forked_from and execution.same_build is not False:
+    if forked_from and execution.info.same_build is not False:
         return (
             f"This is a fork of run {forked_from}, and with its input or results replaced the code doesn't come to what "
             "both share: fork at an earlier event"
         )
-    if execution.same_build:
+    if execution.info.same_build:
         return (
             "The code is of the build that made this history, so it decides by something that is not recorded: look for "
             "random numbers, the clock, globals, the environment, the order of a set. Use wf.random(), wf.utc_now() or a "

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
+from holdfast.core.run_info import RunInfo
 from holdfast.engine.records import SlotMessage, child_message
 from holdfast.engine.run_inbox import Delivery, is_order
 from holdfast.engine.run_state import HELD, RunState, terms_of
@@ -125,16 +126,14 @@ class Opening:
         state, row, shared = self._state, self._state.row, self._state.shared
         program = state.program()
         state.terms = terms_of(program, state.options)
-        execution = Execution(row.id, program, shared.app.codec, shared.greenlets)
-        execution.app = row.app
-        execution.parent_id = row.parent_id
-        execution.root_id = row.root_id or row.id
-        execution.secret = shared.me.secret
-        execution.run_no = row.no
-        execution.durable = row.durable
+        same_build = None
         if row.build and not any(isinstance(event, ev.RunStuck) for event in state.history):
-            execution.same_build = row.build == shared.me.build  # who sets a run aside signs it, too
-        return execution
+            same_build = row.build == shared.me.build  # who sets a run aside signs it, too
+        info = RunInfo(
+            run_id=row.id, run_no=row.no, app=row.app, parent_id=row.parent_id, root_id=row.root_id or row.id,
+            secret=shared.me.secret, durable=row.durable, same_build=same_build,
+        )  # fmt: skip
+        return Execution(info, program, shared.app.codec, shared.greenlets)
 
     def seen(self) -> int:
         """Up to which event its code has seen its history: what was committed when the run was claimed. A new run's has seen

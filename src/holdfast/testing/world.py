@@ -24,6 +24,7 @@ from holdfast.core.execution import Execution
 from holdfast.core.loop import Greenlets
 from holdfast.core.pending import Recorded
 from holdfast.core.resources import Resource
+from holdfast.core.run_info import RunInfo
 from holdfast.durations import Duration, to_us
 from holdfast.engine.engine import Engine
 from holdfast.engine.environment import Environment
@@ -243,10 +244,11 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
     """Feed a history to an app's code, strictly. The code's end has to be the history's."""
     run_id = row.id
     base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
-    execution = Execution(run_id, program_for(app, row.workflow, read_options(row)[0]), app.codec, Greenlets())
-    execution.app, execution.secret, execution.strict = app.name, secret, True
-    execution.run_no, execution.same_build = row.no, True
-    execution.parent_id, execution.root_id = row.parent_id, row.root_id or run_id
+    info = RunInfo(
+        run_id=run_id, run_no=row.no, app=app.name, parent_id=row.parent_id, root_id=row.root_id or run_id,
+        secret=secret, durable=row.durable, strict=True, same_build=True,
+    )  # fmt: skip
+    execution = Execution(info, program_for(app, row.workflow, read_options(row)[0]), app.codec, Greenlets())
     recorded = history[-1]
     try:
         for _ in execution.replay(history[base:]):

@@ -64,7 +64,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     after: int | None = None
 
 
-INSIDE = 200
+INSIDE = 100
 """So many lanes come with the one that stands for all of them."""
 PIECES = 200
 _OF_STATUS: dict[str, SpanKind] = {
