@@ -170,8 +170,8 @@ async def resume_other(run_id: str) -> str:
 @app.step
 def wait_at_gate(name: str) -> str:
     """Executes until the test opens the gate."""
+    log.info("at gate %s", name)  # first: whoever sees the effect may kill this process at once
     effect("wait_at_gate", name)
-    log.info("at gate %s", name)
     while not gate(name).exists():
         time.sleep(0.005)
         this_step.progress(1)
