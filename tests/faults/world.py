@@ -16,11 +16,10 @@ from typing import Any, TypeVar
 import effects
 
 import warm_python
+from freezing import freeze
 from holdfast.api.handles import Which
 from holdfast.core import events as ev
-from holdfast.errors import StoreBusyError
 from holdfast.ports import WorkerRow
-from holdfast.stores.sqlite import SqliteStore
 from warm_python import Process
 
 HERE = Path(__file__).parent
@@ -87,22 +86,7 @@ class World:
         process.wait()
 
     def freeze(self, process: Process) -> None:
-        """Stop a worker where it doesn't hold up the others: not inside a transaction."""
-        probe = SqliteStore(self.app.name, str(self.database), self.app.clock, timeout=0.2)
-
-        def is_apart() -> bool:
-            process.send_signal(signal.SIGSTOP)
-            try:
-                probe.collect(1)
-            except StoreBusyError:
-                process.send_signal(signal.SIGCONT)
-                return False
-            return True
-
-        try:
-            self.until(is_apart)
-        finally:
-            probe.close()
+        freeze(process, self.app, str(self.database), self.until)
 
     def close(self) -> None:
         for process in self._processes:

@@ -18,11 +18,10 @@ import far_steps
 import pytest
 
 import warm_python
+from freezing import freeze
 from holdfast import Run
 from holdfast.core import events as ev
 from holdfast.engine import puller
-from holdfast.errors import StoreBusyError
-from holdfast.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
 QUICK: dict[str, Any] = {"beat": 0.05, "sweep": 0.1, "park_after": 0.1}
@@ -70,22 +69,7 @@ class World:
             time.sleep(0.01)
 
     def freeze(self, process: warm_python.Process) -> None:
-        """Stop a worker where it doesn't hold up the others: not inside a transaction."""
-        probe = SqliteStore(self.app.name, self.store, self.app.clock, timeout=0.2)
-
-        def is_apart() -> bool:
-            process.send_signal(signal.SIGSTOP)
-            try:
-                probe.collect(1)
-            except StoreBusyError:
-                process.send_signal(signal.SIGCONT)
-                return False
-            return True
-
-        try:
-            self.until(is_apart, "moment without a transaction")
-        finally:
-            probe.close()
+        freeze(process, self.app, self.store, lambda is_apart: self.until(is_apart, "moment without a transaction"))
 
     def effects(self) -> list[str]:
         return [line.rpartition(" ")[0] for line in self.ledger_path.read_text().splitlines()]

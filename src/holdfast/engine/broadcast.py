@@ -98,10 +98,8 @@ class Broadcast:
         if notes.size():
             notes.worker = self._me.worker
             if notes.events and (exchange := self._exchange()) is not None:
-                for event in notes.events:
-                    exchange.send(
-                        **event
-                    )  # it has bounds, and a thread of its own: a broker that hangs is not waited for
+                for event in notes.events:  # it has bounds and a thread of its own: no broker is waited for
+                    exchange.send(**event)
             try:
                 self._store.publish(notes)
             except StoreError as error:

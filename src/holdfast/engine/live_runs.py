@@ -13,7 +13,7 @@ from holdfast.engine.run import LiveRun
 from holdfast.engine.run_state import Shared
 from holdfast.ports import Claimed, InboxRow, Store
 
-PATIENT = 10
+LONGER_FOR_OTHERS = 10
 """How many times longer a run stays in memory that waits for steps elsewhere: with a line of a few seconds before the
 executors each step would cost a claim and a replay, too. Where memory is short those that wait longest leave at once."""
 SHOW_ELSEWHERE = 0.5
@@ -86,7 +86,7 @@ class LiveRuns:
             self.idle.move_to_end(no)
             wait = max(settings.park_after, settings.park_factor * live.replay_seconds)
             if live.steps.elsewhere:
-                wait *= PATIENT
+                wait *= LONGER_FOR_OTHERS
             self._agenda.set(("park", no), mono + wait)
 
     def show(self, no: int) -> None:

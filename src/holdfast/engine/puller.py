@@ -22,6 +22,7 @@ from holdfast.engine.in_turn import SMOOTH, InTurn
 from holdfast.engine.records import outcome_message, stream_message
 from holdfast.errors import Fenced, StoreError, StoreLostError
 from holdfast.ports import (
+    FOR_EXECUTORS,
     Attempt,
     AttemptReport,
     AttemptStore,
@@ -68,7 +69,7 @@ class Puller:
     """Executes up to `concurrency` attempts of `queues` at a time; of short ones it claims more, so that it need not wait
     for the store between two. `turn` is called again and again with what has arrived, always on one thread."""
 
-    heeds = frozenset({Topic.EVERYTHING, Topic.ATTEMPTS, Topic.DROPPED})
+    heeds = frozenset({Topic.EVERYTHING, *FOR_EXECUTORS})
 
     def __init__(
         self, env: Environment[AttemptsOfOthers], concurrency: int, tokens: Iterable[int] | None = None

@@ -36,7 +36,7 @@ from holdfast.ports.domain_events import (
 from holdfast.ports.executor import Attempt, Executor, Outcome
 from holdfast.ports.limits import Ask, LimitQuery, LimitRow, LimitStore, LimitUse, Line, LineUse, Place, Served, SlotRow
 from holdfast.ports.messages import InboxRow, Message, MessageStore, Posted
-from holdfast.ports.notifier import Notifier, OnRing, OnTold, Topic, Watch
+from holdfast.ports.notifier import FOR_ALL, FOR_EXECUTORS, Notifier, OnRing, OnTold, Topic, Watch
 from holdfast.ports.runs import (
     FINAL,
     Collision,
@@ -59,6 +59,8 @@ from holdfast.ports.workers import WorkerKind, WorkerQuery, WorkerRow, WorkerSto
 __all__ = [
     "AHEAD",
     "FINAL",
+    "FOR_ALL",
+    "FOR_EXECUTORS",
     "Answer",
     "Arrival",
     "Ask",

@@ -21,6 +21,11 @@ class Topic(StrEnum):
     WATCHERS = "watchers"
 
 
+FOR_EXECUTORS = frozenset({Topic.ATTEMPTS, Topic.DROPPED})
+"""What concerns only those who execute attempts of others."""
+FOR_ALL = frozenset({Topic.EVERYTHING, Topic.WATCHERS})
+"""What concerns every worker; all else is for engines."""
+
 OnRing = Callable[[Topic], None]
 OnTold = Callable[[str, Sequence[int]], None]
 

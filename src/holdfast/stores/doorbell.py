@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from holdfast.errors import StoreError
-from holdfast.ports import Notifier, OnRing, OnTold, Store, Topic, Watch, WorkerKind
+from holdfast.ports import FOR_ALL, FOR_EXECUTORS, Notifier, OnRing, OnTold, Store, Topic, Watch, WorkerKind
 from holdfast.stores.forks import gate
 
 logger = logging.getLogger("holdfast")
@@ -34,10 +34,6 @@ _PROBES = 200
 
 
 _TOPICS = {topic.encode(): topic for topic in Topic}
-_KINDS = {
-    Topic.ATTEMPTS: WorkerKind.EXECUTOR, Topic.DROPPED: WorkerKind.EXECUTOR, Topic.EVERYTHING: "", Topic.WATCHERS: ""
-}  # fmt: skip
-"""Who cares for a topic: engines, if nothing is said here. "" is everybody."""
 
 
 class Doorbell(Notifier):
@@ -174,7 +170,8 @@ class Doorbell(Notifier):
     # -- anybody's side
 
     def ring(self, topic: Topic, everyone: bool = False) -> None:
-        self._tell_workers(b"ring\0" + topic.encode(), everyone, _KINDS.get(topic, WorkerKind.ENGINE))
+        kind = WorkerKind.EXECUTOR if topic in FOR_EXECUTORS else WorkerKind.ENGINE
+        self._tell_workers(b"ring\0" + topic.encode(), everyone, "" if topic in FOR_ALL else kind)
 
     def tell(self, owner: str, runs: Sequence[int]) -> None:
         for at in range(0, len(runs), _TOLD_AT_ONCE):

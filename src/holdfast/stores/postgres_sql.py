@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg.types.numeric import Int8
 
-from holdfast.ports import Change, Emission, EndedAttempt, Message, NewRun, Topic
+from holdfast.ports import FOR_ALL, FOR_EXECUTORS, Change, Emission, EndedAttempt, Message, NewRun, Topic
 from holdfast.stores.arrays import Blobs, Numbers, Texts, array
 from holdfast.stores.attempts import ATTEMPT, attempts_in
 from holdfast.stores.dialect import Dialect, Row, Statement
@@ -347,9 +347,7 @@ Note = tuple[str, str]
 
 def rings_of(sender: str, app: str, topic: Topic) -> list[Note]:
     """What is told to processes of a schema; `sender` is who has told itself already."""
-    to = [EXECUTORS] if topic in (Topic.ATTEMPTS, Topic.DROPPED) else [ENGINES]
-    if topic in (Topic.EVERYTHING, Topic.WATCHERS):
-        to = [ENGINES, EXECUTORS]
+    to = [ENGINES, EXECUTORS] if topic in FOR_ALL else [EXECUTORS] if topic in FOR_EXECUTORS else [ENGINES]
     return [(whom, json.dumps([sender, "ring", app, topic])) for whom in to]
 
 

@@ -60,7 +60,7 @@ class CeleryTransport:
                 delivery_mode="transient", retry=False,
             )  # fmt: skip
         except Exception:
-            self._let_go()
+            self._disconnect()
             raise
 
     def _open(self) -> Any:
@@ -73,7 +73,7 @@ class CeleryTransport:
             self._producer = self._celery.amqp.Producer(self._connection, auto_declare=False)
         return self._producer
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection, self._producer = self._connection, None, None
         if connection is not None and self._pid == os.getpid():
             try:
@@ -92,7 +92,7 @@ class CeleryTransport:
         """End all subscriptions, and let go of the connection."""
         for subscription in self._subscriptions:
             subscription.close()
-        self._let_go()
+        self._disconnect()
 
 
 class CelerySubscription:
