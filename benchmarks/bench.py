@@ -53,7 +53,6 @@ from workflows import (
 )
 
 from holdfast import chain, chord
-from holdfast.api.handles import Which
 from holdfast.ports import RunQuery
 
 ROWS: list[dict[str, Any]] = []
@@ -196,7 +195,7 @@ def _many(count: int) -> tuple[float, Worker]:
     runs = in_sequence.start_many([5] * 1_000)
     for run in runs:
         run.result()
-    rows = [app.client.row(Which(run.id)) for run in runs]
+    rows = [run._fetch() for run in runs]
     took = (max(r.finished_at or 0 for r in rows) - min(r.started_at or 0 for r in rows)) / 1e6
     for other in workers[1:]:
         other.stop()
@@ -297,7 +296,7 @@ def sleeping(n: int) -> None:
     worker.until_parked()
     for run in runs:
         run.result()
-    last = max(app.client.row(Which(run.id)).finished_at or 0 for run in runs) / 1e6
+    last = max(run._fetch().finished_at or 0 for run in runs) / 1e6
     row(f"wake {many:,} parked runs, due at the same moment", many / (last - moment), "runs/s")
     worker.stop()
 

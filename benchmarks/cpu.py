@@ -104,8 +104,12 @@ def resume(run_id: str) -> Cost:
     app.get_run(run_id).send("wake up", None)
     engine = host.engine
 
+    def is_idle(live: Any) -> bool:
+        code = getattr(live, "code", live)  # commits before the run had its code apart are measured, too
+        return live.row.id == run_id and code.execution is not None and live.is_idle()
+
     def until_idle() -> None:
-        while not any(live.row.id == run_id and live.execution and live.is_idle() for live in engine.runs.values()):
+        while not any(map(is_idle, engine.runs.values())):
             engine.turn([])
 
     cost = normalised(until_idle)

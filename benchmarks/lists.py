@@ -17,7 +17,10 @@ from msgspec import Raw
 from holdfast import App
 from holdfast.core import events as ev
 from holdfast.engine.records import to_record
-from holdfast.monitor.resources import Resources
+from holdfast.monitor.one_run import OneRun
+from holdfast.monitor.overview import Overview
+from holdfast.monitor.run_lists import RunLists
+from holdfast.monitor.source import Source
 from holdfast.ports import NewRun
 
 FILTERS = (
@@ -64,15 +67,15 @@ def measure(url: str, runs: int) -> dict[str, float]:
     """Milliseconds by what was asked for: a first page, one in the middle, one near the end, and the counts."""
     app = App("shop", url)
     fill(app, runs)
-    resources = Resources(app)
+    lists = RunLists(Source(app))
     found: dict[str, float] = {}
     for filter in FILTERS:
         for page, after in (("first page", None), ("page in the middle", runs // 2), ("last page", 60)):
-            found[f"{page} {filter}".strip()] = best(lambda f=filter, a=after: resources.runs(f, a, 50))  # type: ignore[misc]
-        found[f"counts {filter}".strip()] = best(lambda f=filter: resources.counts(f))  # type: ignore[misc]
-    found["counts over time"] = best(lambda: resources.counts_over_time("", 86_400))
-    found["failures"] = best(lambda: resources.failures(""))
-    found["steps"] = best(lambda: resources.invocations("", "", None, 50))
+            found[f"{page} {filter}".strip()] = best(lambda f=filter, a=after: lists.runs(f, a, 50))  # type: ignore[misc]
+        found[f"counts {filter}".strip()] = best(lambda f=filter: lists.counts(f))  # type: ignore[misc]
+    found["counts over time"] = best(lambda: lists.counts_over_time("", 86_400))
+    found["failures"] = best(lambda: lists.failures(""))
+    found["steps"] = best(lambda: Overview(Source(app)).invocations("", "", None, 50))
     app.close()
     return found
 
@@ -93,10 +96,10 @@ def read_large_run(url: str, steps: int) -> tuple[float, float]:
     app.store.create(
         NewRun(id="large", workflow="large", records=records, wake_at=now + 10**12, created_at=now, fingerprint=b"")
     )
-    first = min(best(lambda: Resources(app).run("large"), 1) for _ in range(3))
-    resources = Resources(app)
-    resources.run("large")
-    again = best(lambda: resources.run("large"))
+    first = min(best(lambda: OneRun(Source(app)).run("large"), 1) for _ in range(3))
+    one_run = OneRun(Source(app))
+    one_run.run("large")
+    again = best(lambda: one_run.run("large"))
     app.close()
     return first, again
 

@@ -16,7 +16,6 @@ from workflows import app, in_sequence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from holdfast.api.handles import Which
 from postgres_server import Server, own_server
 
 RUNS, STEPS = 1_000, 5
@@ -85,7 +84,7 @@ def many(engines: list[Engine], server: Server | None) -> tuple[float, float, fl
     before = cpu_seconds(pids), cpu_seconds(serving)
     for run in runs:
         run.result()
-    last = max(app.client.row(Which(run.id)).finished_at or 0 for run in runs) / 1e6
+    last = max(run._fetch().finished_at or 0 for run in runs) / 1e6
     steps = RUNS * STEPS
     used = [(cpu_seconds(found) - was) / steps * 1e6 for found, was in zip((pids, serving), before, strict=True)]
     return steps / (last - moment.timestamp()), used[0], used[1]

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from holdfast.api.functions import Step, Workflow, start_child_workflow
     from holdfast.api.handles import Run, RunPage
     from holdfast.api.hooks import HookCall, HookDefinition, define_hook, hook
+    from holdfast.api.recurrence import Every, Schedule, every
     from holdfast.api.remote import Remote
     from holdfast.api.requests import Ask, Request, RequestDefinition, define_request
-    from holdfast.api.schedules import Every, Schedule, ScheduleInfo, Schedules, every
+    from holdfast.api.schedules import ScheduleInfo, Schedules
     from holdfast.api.search import Prefix, Range
     from holdfast.api.selection import Acted, Selection
     from holdfast.api.signatures import Canvas, Signature, chain, chord, group
@@ -236,9 +237,10 @@ _HOMES = {
     "holdfast.api.functions": ["Step", "Workflow", "start_child_workflow"],
     "holdfast.api.handles": ["Run", "RunPage"],
     "holdfast.api.hooks": ["HookCall", "HookDefinition", "define_hook", "hook"],
+    "holdfast.api.recurrence": ["Every", "Schedule", "every"],
     "holdfast.api.remote": ["Remote"],
     "holdfast.api.requests": ["Ask", "Request", "RequestDefinition", "define_request"],
-    "holdfast.api.schedules": ["Every", "Schedule", "ScheduleInfo", "Schedules", "every"],
+    "holdfast.api.schedules": ["ScheduleInfo", "Schedules"],
     "holdfast.api.search": ["Prefix", "Range"],
     "holdfast.api.selection": ["Acted", "Selection"],
     "holdfast.api.signatures": ["Canvas", "Signature", "chain", "chord", "group"],

@@ -51,7 +51,7 @@ def install() -> None:
 def _is_taken(record: logging.LogRecord) -> bool:
     """Whether nobody else is to see the record."""
     loop, context = running(), current_step.get()
-    if loop is not None and (loop.closed or loop.execution.is_repeating):
+    if loop is not None and (loop.closed or loop.execution.journal.is_repeating):
         return True
     _mark(record, loop, context)
     return loop is None and context is not None and context.hear(record)
@@ -62,7 +62,7 @@ def _mark(record: logging.LogRecord, loop: WorkflowLoop | None, context: StepCon
     fields: dict[str, Any] = OUTSIDE
     if loop is not None and (execution := loop.execution) is not None:
         fields = {
-            "run_id": execution.run_id, "workflow": execution.program.name, "step": "", "attempt": execution.attempt,
+            "run_id": execution.info.run_id, "workflow": execution.program.name, "step": "", "attempt": execution.journal.attempt,
         }  # fmt: skip
     elif context is not None:
         attempt = context.attempt

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.registry import Definitions
-from holdfast.engine.carried import Carried, CarriedHost, Silent
+from holdfast.engine.carried import CarriedHost, Jobs, Silent
 from holdfast.engine.engine import Engine
 from holdfast.engine.environment import Environment
 from holdfast.engine.host import Host
 from holdfast.engine.identity import Identity
 from holdfast.engine.puller import Puller
+from holdfast.engine.queues import Queues
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreUnavailableError
 from holdfast.executors.lent import LentThreads
@@ -25,18 +27,16 @@ from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Carrier, Clock, Executor, Notifier, Store, WorkerKind
 from holdfast.stores.doorbell import Doorbell, Intercom
-from holdfast.stores.shared import SqlStore
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.store import SqlStore
 from holdfast.telemetry.clock import LamportClock
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres import PostgresStore
     from holdfast.stores.postgres_notifier import PostgresNotifier
+    from holdfast.telemetry.dispatcher import EventDispatcher
 
 POSTGRES = ("postgresql", "postgres")
-
-MANY = 1_000_000
-"""How many attempts those who tell of them may have executed at a time is theirs to say."""
 
 
 def open_store(app: str, url: str, clock: Clock, logical_clock: LamportClock | None = None) -> tuple[Store, Notifier]:
@@ -52,7 +52,8 @@ def _open(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
         return _open_postgres(app, url, clock)
     _refuse_unknown(url)
     store = SqliteStore(app, url, clock)
-    return store, Intercom() if store.in_memory else Doorbell(store, store.path)
+    database = store.database
+    return store, Intercom() if database.in_memory else Doorbell(store, database.path)
 
 
 def open_database(url: str, clock: Clock) -> SqlStore:
@@ -72,7 +73,7 @@ def import_store(url: str) -> None:
 def _open_postgres(app: str, url: str, clock: Clock) -> tuple[Store, Notifier]:
     store_class, notifier_class = _import_postgres()
     store = store_class(app, url, clock)
-    return store, notifier_class(store)
+    return store, notifier_class(store.database)
 
 
 def _import_postgres() -> tuple[type[PostgresStore], type[PostgresNotifier]]:
@@ -99,96 +100,65 @@ def _refuse_unknown(url: str) -> None:
         )
 
 
-def build_engine(
-    app: Definitions,
-    store: Store,
-    notifier: Notifier,
-    *,
-    build: str,
-    concurrency: int,
-    processes: int | None,
-    settings: Settings | None,
-    description: dict[str, Any] | None,
-    queues: Sequence[str] | None = ("",),
-    carrier: Carrier | None = None,
-) -> Host:
-    """An engine with an executor of its own. `description` tells a process of its own how to find the app."""
-    executor = build_local_executor(app, store, concurrency, processes, description)
-    served = None if queues is None else frozenset(queues)
-    me = Identity("", build, isolates=description is not None, queues=served)
-    return Host(Engine(Environment(app, store, executor, notifier, store.clock, me, settings), carrier))
+@dataclass(frozen=True)
+class WorkerParts:
+    """What every worker of an app is made of. `build` names its code, `description` tells a process of its own how to find
+    it, and `exchange` is what sends telemetry events through a broker, if there is one."""
 
+    definitions: Definitions
+    store: Store
+    notifier: Notifier
+    build: str
+    description: dict[str, Any] | None
+    exchange: Callable[[], EventDispatcher | None]
+    settings: Settings | None
 
-def build_puller(
-    app: Definitions,
-    store: Store,
-    notifier: Notifier,
-    *,
-    build: str,
-    queues: Sequence[str],
-    concurrency: int,
-    processes: int | None,
-    settings: Settings | None,
-    description: dict[str, Any] | None,
-) -> Host:
-    """A worker that executes attempts of other workers' runs."""
-    executor = build_local_executor(app, store, concurrency, processes, description)
-    return Host(Puller(_executors_environment(app, store, executor, notifier, build, queues, settings), concurrency))
+    def engine(
+        self, queues: Sequence[str] | None, concurrency: int, processes: int | None, carrier: Carrier | None
+    ) -> Host:
+        """An engine with an executor of its own."""
+        served = None if queues is None else frozenset(queues)
+        me = Identity("", self.build, isolates=self.description is not None, queues=served)
+        executor = self._local_executor(concurrency, processes)
+        return Host(Engine(self._environment(executor, self.notifier, me, WorkerKind.ENGINE), carrier))
 
+    def puller(self, queues: Sequence[str], concurrency: int, processes: int | None) -> Host:
+        """A worker that executes attempts of other workers' runs."""
+        me = Identity("", self.build, queues=frozenset(queues))
+        executor = self._local_executor(concurrency, processes)
+        env = self._environment(executor, self.notifier, me, WorkerKind.EXECUTOR)
+        return Host(Puller(env, Queues(env, concurrency)))
 
-def build_carried(
-    app: Definitions,
-    store: Store,
-    notifier: Notifier,
-    *,
-    build: str,
-    queues: Sequence[str],
-    is_apart: bool,
-    is_ending: Callable[[], bool],
-    settings: Settings | None,
-    description: dict[str, Any] | None,
-) -> CarriedHost:
-    """A worker that executes attempts that it is told of, on the threads of those who tell it."""
-    executor = LentThreads(
-        *_where_steps_execute(app, store),
-        is_apart=is_apart,
-        is_ending=is_ending,
-        **_how_steps_execute(app, store, description),
-    )
-    env = _executors_environment(app, store, executor, Silent(notifier), build, queues, settings)
-    return CarriedHost(Carried(env, executor, MANY))
+    def carried(self, queues: Sequence[str], is_apart: bool, is_ending: Callable[[], bool]) -> CarriedHost:
+        """A worker that executes attempts that it is told of, on the threads of those who tell it."""
+        me = Identity("", self.build, queues=frozenset(queues))
+        executor = LentThreads(*self._where(), is_apart=is_apart, is_ending=is_ending, **self._how())
+        env = self._environment(executor, Silent(self.notifier), me, WorkerKind.EXECUTOR)
+        return CarriedHost(Puller(env, Jobs(env, executor)))
 
+    def _environment(
+        self, executor: Executor, notifier: Notifier, me: Identity, kind: WorkerKind
+    ) -> Environment[Store]:
+        return Environment(
+            self.definitions, self.store, executor, notifier, self.store.clock, me, self.settings, kind=kind,
+            exchange=self.exchange,
+        )  # fmt: skip
 
-def _executors_environment(
-    app: Definitions,
-    store: Store,
-    executor: Executor,
-    notifier: Notifier,
-    build: str,
-    queues: Sequence[str],
-    settings: Settings | None,
-) -> Environment[Store]:
-    me = Identity("", build, queues=frozenset(queues))
-    return Environment(app, store, executor, notifier, store.clock, me, settings, kind=WorkerKind.EXECUTOR)
+    def _local_executor(self, concurrency: int, processes: int | None) -> LocalExecutor:
+        return LocalExecutor(
+            *self._where(), threads=concurrency, processes=processes or os.cpu_count() or 2, **self._how()
+        )
 
+    def _where(self) -> tuple[Callable[[str], StepDefinition], Codec, Clock]:
+        """Where steps are found; the time is the database's, if that has one of its own."""
+        return self.definitions.find_step, self.definitions.codec, self.store.clock
 
-def build_local_executor(
-    app: Definitions, store: Store, concurrency: int, processes: int | None, description: dict[str, Any] | None
-) -> LocalExecutor:
-    return LocalExecutor(
-        *_where_steps_execute(app, store), threads=concurrency, processes=processes or os.cpu_count() or 2,
-        **_how_steps_execute(app, store, description),
-    )  # fmt: skip
-
-
-def _where_steps_execute(app: Definitions, store: Store) -> tuple[Callable[[str], StepDefinition], Codec, Clock]:
-    return app.find_step, app.codec, store.clock  # the database's time, if that has one of its own
-
-
-def _how_steps_execute(app: Definitions, store: Store, description: dict[str, Any] | None) -> dict[str, Any]:
-    describe: Callable[[], dict[str, Any]] | None = None if description is None else lambda: description
-    return {
-        "child_command": describe, "keep_logs": app.keep_logs, "instruments": app.instruments,
-        "surroundings": Surroundings(app.arounds, app.replaced, store.secret, app.instruments),
-        "transact": store.transaction,
-    }  # fmt: skip
+    def _how(self) -> dict[str, Any]:
+        known, description = self.definitions, self.description
+        return {
+            "child_command": None if description is None else lambda: description,
+            "keep_logs": known.keep_logs,
+            "instruments": known.instruments,
+            "surroundings": Surroundings(known.arounds, known.replaced, self.store.secret, known.instruments),
+            "transact": self.store.transaction,
+        }

@@ -46,12 +46,12 @@ from holdfast import (
 from holdfast.api.options import NO_OPTIONS
 from holdfast.engine.settings import Settings
 from holdfast.executors import loops as loops_module
-from holdfast.stores import sqlite as sqlite_module
+from holdfast.stores import ground
 from holdfast.stores.doorbell import Intercom
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import TestApp
 
-QUICK = Settings(sweep=0.05, unknown_after=0.1, patience=0.3)
+QUICK = Settings(sweep=0.05, unknown_after=0.1, blocked_after=0.3)
 
 
 def line_of(function: Callable[..., Any], text: str) -> str:
@@ -282,13 +282,13 @@ def test_a_step_that_the_worker_does_not_know_sets_the_run_aside(app: App) -> No
     def flow() -> list[str]:
         return [first(), second()]
 
-    known = dict(app._steps)
-    del app._steps["second"]
+    known = dict(app.definitions.steps)
+    del app.definitions.steps["second"]
     run = flow.start()
     with app.worker(settings=QUICK):
         wait_until(lambda: run.status == Status.STUCK)
         assert "no step named 'second' in app 'shop'; known: first" in run.reason
-        app._steps.update(known)
+        app.definitions.steps.update(known)
         run.resume()
         assert run.result(timeout=10) == ["first", "second"]
 
@@ -331,7 +331,7 @@ def test_code_that_diverged_is_set_aside_and_shows_both_sides(app: App) -> None:
 def _call(app: App, name: str) -> Callable[..., Any]:
     from holdfast.api.functions import SyncStep
 
-    definition = app.find_step(name)
+    definition = app.definitions.find_step(name)
     return SyncStep(app, definition, definition.function)
 
 
@@ -583,7 +583,7 @@ def test_code_that_waits_where_it_cannot_be_interrupted_is_named_in_the_log(
     async def flow() -> None:
         threading.Event().wait(1.0)
 
-    with app.worker(settings=Settings(patience=0.1)):
+    with app.worker(settings=Settings(blocked_after=0.1)):
         run = flow.start()
         wait_until(lambda: run.status == Status.STUCK)
         assert "has not yielded for 0.1 s" in run.reason
@@ -604,7 +604,7 @@ def test_code_that_swallows_the_interruption_is_set_aside_even_so(app: App) -> N
             except BaseException:
                 interruptions.append(1)
 
-    with app.worker(settings=Settings(patience=0.1)):
+    with app.worker(settings=Settings(blocked_after=0.1)):
         run = flow.start()
         wait_until(lambda: run.status == Status.STUCK)
         assert len(interruptions) == 3
@@ -888,8 +888,8 @@ def test_a_store_that_another_program_locks_says_so(app: App, tmp_path: Path) ->
 
     flow.start()
     app.close()
-    app._store = SqliteStore("shop", str(tmp_path / "shop.db"), app.clock, timeout=0.1)
-    app._notifier = Intercom()
+    impatient = SqliteStore("shop", str(tmp_path / "shop.db"), app.storage.clock, timeout=0.1)
+    app.storage.opened = (impatient, Intercom())
     with contextlib.closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(
@@ -902,7 +902,7 @@ def test_a_store_that_another_program_locks_says_so(app: App, tmp_path: Path) ->
 
 
 def test_a_store_on_a_network_mount_is_refused(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_module, "_filesystem_of", lambda folder: "nfs4")
+    monkeypatch.setattr(ground, "_filesystem_of", lambda folder: "nfs4")
     with pytest.raises(
         StoreUnavailableError, match=r"is on a nfs4 mount, where SQLite's locks don't hold; put the file on"
     ):

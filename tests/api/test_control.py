@@ -31,7 +31,7 @@ from holdfast import (
     this_step,
     wf,
 )
-from holdfast.api import client as client_module
+from holdfast.api import results as results_module
 from holdfast.app import SystemClock
 from holdfast.engine.run import LiveRun
 from holdfast.engine.settings import Settings
@@ -265,7 +265,7 @@ def test_a_run_that_waited_for_a_worker_sleeps_from_when_it_is_taken_up(app: App
         return (wf.utc_now() - before).total_seconds()
 
     run = flow.start()
-    clock = app.clock = _Later()
+    clock = app.storage.clock = _Later()
     app.close()
     for _ in range(2):
         with app.worker():
@@ -454,7 +454,7 @@ def test_the_result_of_a_failed_run_is_its_exception_each_time_it_is_asked_for(a
 def test_without_a_worker_result_warns_with_path_and_command(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "WARN_AFTER", 0.05)
+    monkeypatch.setattr(results_module, "WARN_AFTER", 0.05)
 
     @app.workflow
     def flow() -> None: ...
@@ -1207,7 +1207,7 @@ def test_gc_deletes_what_its_workflow_no_longer_retains(app: App) -> None:
 
 
 def test_a_worker_deletes_as_much_as_expires_however_much_that_is(app: App) -> None:
-    clock = app.clock = MovedClock()
+    clock = app.storage.clock = MovedClock()
 
     @app.workflow(retain="1d")
     def brief() -> None: ...

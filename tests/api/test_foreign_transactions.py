@@ -173,7 +173,7 @@ def test_a_store_elsewhere_is_not_joined(postgres_schemas: Callable[[], str], tm
                 app.pay.options(connection=other).start(1)  # type: ignore[attr-defined]
         with psycopg.connect(without_options(url)) as connection:
             connection.execute("SET search_path = nowhere")
-            app.store.schema = "nowhere"  # type: ignore[attr-defined]
+            app.store.database.schema = "nowhere"  # type: ignore[attr-defined]
             with pytest.raises(ArgumentError, match="another database than the store"):
                 app.pay.options(connection=connection).start(1)  # type: ignore[attr-defined]
     finally:

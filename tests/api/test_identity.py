@@ -23,7 +23,7 @@ from holdfast import (
     sleep,
     wf,
 )
-from holdfast.api.hooks import Token, make_token, read_token
+from holdfast.api.tokens import HookToken
 from holdfast.engine.records import ask_child
 from holdfast.testing import TestApp
 
@@ -75,9 +75,9 @@ def test_a_token_is_for_the_run_that_made_it_and_not_for_the_next_of_its_id(
 
 def as_older_versions_made_it(app: App, token: str) -> str:
     """The same token without the run's number."""
-    known = read_token(app.store.secret(), token, app.name, 0)
-    whole = Token(known.app, known.run_id, known.name, known.key, known.cmd, known.expires)
-    return make_token(app.store.secret(), whole)
+    known = HookToken.read(app.store.secret(), token, app.name, 0)
+    whole = HookToken(known.app, known.run_id, known.name, known.key, known.cmd, known.expires)
+    return whole.write(app.store.secret())
 
 
 def test_a_token_of_an_older_version_works_as_far_as_it_can_be_checked(app: App) -> None:

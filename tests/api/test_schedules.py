@@ -159,7 +159,7 @@ def test_jitter_begins_a_run_a_little_later_and_its_tick_stays(app: App) -> None
 
 @pytest.mark.parametrize(("missed", "expected"), [("skip", 0), ("once", 1), ("all", 3)])
 def test_ticks_that_came_while_no_worker_ran(app: App, missed: Any, expected: int) -> None:
-    clock = app.clock = MovedClock()
+    clock = app.storage.clock = MovedClock()
     anchor = dt.datetime.now(dt.UTC) - dt.timedelta(hours=12)
 
     @app.workflow(schedule=Schedule(every("1d", anchor=anchor), missed=missed, overlap="allow"))
@@ -180,7 +180,7 @@ def test_ticks_that_came_while_no_worker_ran(app: App, missed: Any, expected: in
 
 @pytest.mark.parametrize("worker_runs", [True, False])
 def test_a_clock_that_was_ahead_for_a_while_does_not_silence_a_schedule(app: App, worker_runs: bool) -> None:
-    clock = app.clock = MovedClock()
+    clock = app.storage.clock = MovedClock()
 
     @app.workflow(schedule=Schedule(every("100ms"), overlap="allow"))
     async def declared() -> None: ...
@@ -607,7 +607,7 @@ def test_arguments_have_to_fit_the_function(app: App) -> None:
         app.schedules.declare("@daily", print)
     with pytest.raises(DefinitionError, match="use the schedules of its own app"):
         App("elsewhere").schedules.declare("@daily", other, "eu")
-    assert app.declared_schedules() == []
+    assert app.definitions.declared_schedules() == []
 
 
 def test_two_schedules_need_two_names(app: App) -> None:

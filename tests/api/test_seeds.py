@@ -354,9 +354,9 @@ def test_the_options_of_a_step_and_their_defaults(app: App) -> None:
     async def defaults() -> None: ...
 
     assert fetch_user.name == "fetch_user_data"
-    options = app.find_step("fetch_user_data").options
+    options = app.definitions.find_step("fetch_user_data").options
     assert (options.max_retries, options.timeout) == (5, 30_000_000)
-    options = app.find_step("defaults").options
+    options = app.definitions.find_step("defaults").options
     assert (options.max_retries, options.timeout, options.force_local) == (3, 60_000_000, False)
 
 

@@ -37,7 +37,11 @@ def get(url: str, method: str = "GET") -> tuple[int, str]:
 @contextmanager
 def worker(cli: Cli, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A worker with its endpoint on a port of its own, and where that is."""
-    place = {"HOLDFAST_APP": "cli_shop", "HOLDFAST_STORE": cli.store, "PYTHONPATH": str(Path(__file__).parent)}
+    place = {
+        "HOLDFAST_APP": "cli_shop",
+        "HOLDFAST_STORE": cli.store,
+        "PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast", "worker", "--log-format", "json", "--health", ":0", *options],
         env={**os.environ, **place},

@@ -82,7 +82,11 @@ def test_what_is_sealed_stays_so_without_the_code(cli: Cli, caplog: pytest.LogCa
 
 
 def test_the_json_log_of_a_worker_says_where_each_line_was_made(cli: Cli) -> None:
-    place = {"HOLDFAST_APP": "cli_shop", "HOLDFAST_STORE": cli.store, "PYTHONPATH": str(Path(__file__).parent)}
+    place = {
+        "HOLDFAST_APP": "cli_shop",
+        "HOLDFAST_STORE": cli.store,
+        "PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     worker = subprocess.Popen(
         [sys.executable, "-m", "holdfast", "worker", "--log-format", "json"],
         env={**os.environ, **place},

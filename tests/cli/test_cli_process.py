@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cli_shop
 import pytest
 from cli_driver import Cli, eventually
 
@@ -28,7 +29,11 @@ COMMAND = [sys.executable, "-m", "holdfast"]
 @pytest.fixture
 def environment(cli: Cli) -> dict[str, str]:
     """Of a process that knows the app and the store; `cli` has cleaned ours."""
-    place = {"HOLDFAST_APP": "cli_shop", "HOLDFAST_STORE": cli.store, "PYTHONPATH": str(HERE)}
+    place = {
+        "HOLDFAST_APP": "cli_shop",
+        "HOLDFAST_STORE": cli.store,
+        "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     return {**os.environ, **place, "PYTHONUTF8": "1", "TERM": "xterm"}
 
 
@@ -127,6 +132,7 @@ def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(cli: Cli, environment
     assert "runs cancel s1" in said
     assert "Traceback" not in said
     assert cli.status("s1") == "PENDING"
+    assert cli_shop.app.store.orders("s1") == []
 
 
 def test_what_steps_print_is_seen_at_once_in_a_pipe(tmp_path: Path) -> None:

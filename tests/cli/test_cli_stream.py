@@ -29,7 +29,11 @@ HERE = Path(__file__).parent
 
 @contextlib.contextmanager
 def process(cli: Cli, *args: str, terminal: int | None = None) -> Iterator[subprocess.Popen[str]]:
-    place = {"HOLDFAST_APP": "cli_shop", "HOLDFAST_STORE": cli.store, "PYTHONPATH": str(HERE)}
+    place = {
+        "HOLDFAST_APP": "cli_shop",
+        "HOLDFAST_STORE": cli.store,
+        "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     out = subprocess.PIPE if terminal is None else terminal
     command = [sys.executable, "-c", f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
                f"import sys; sys.argv[1:] = {list(args)!r}; from holdfast.cli import main; main()"]  # fmt: skip

@@ -9,6 +9,7 @@ import json
 import sys
 import uuid
 from collections import deque
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
@@ -99,7 +100,16 @@ def test_deeply_nested_data_is_a_decode_error(opening: bytes, depth: int) -> Non
     read(CODEC.from_plain, data, list[Any])
 
 
-@pytest.mark.parametrize("name", ["wave", "wave.Error", "wave:Error", "os.system", "builtins.eval", "__main__.x"])
+@dataclass
+class Bystander:
+    """Of a module that is loaded, and of no annotation."""
+
+    n: int = 0
+
+
+@pytest.mark.parametrize(
+    "name", ["wave", "wave.Error", "wave:Error", "os.system", "builtins.eval", "__main__.x", f"{__name__}.Bystander"]
+)
 def test_no_tag_reaches_code_by_name(name: str) -> None:
     sys.modules.pop("wave", None)
     with pytest.raises(DecodeError, match="no class is known as"):

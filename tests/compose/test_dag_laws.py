@@ -130,11 +130,11 @@ class DagWorld(World):
     attempts: list[int]
 
     def _outcome_of_step(self, cmd: str) -> ev.Event:
-        command = self.wake().steps[cmd].command
-        definition: StepDefinition = self.app.find_step(command.name)
+        command = self.wake().steps.pending[cmd]
+        definition: StepDefinition = self.app.definitions.find_step(command.name)
         given = command.args if command.resolve is None else Raw(command.resolve())
         args, kwargs = self.app.codec.decode_call(given, definition.hints)
-        self.attempts[0] = self.wake().attempt
+        self.attempts[0] = self.wake().journal.attempt
         try:
             return self.completed(cmd, definition.function(*args, **kwargs))
         except Gone as error:
@@ -244,7 +244,7 @@ def test_every_prefix_of_a_history_replays_and_goes_on_as_it_did(specs: list[Spe
         end = min(commit for commit in world.commits if commit >= length)
         world.now = history[end - 1].ts
         replayed = world.replay(history[:length])
-        assert [ev.to_json(event) for event in replayed.take()[0]] == world.committed[length:end]
+        assert [ev.to_json(event) for event in replayed.journal.take()[0]] == world.committed[length:end]
         replayed.evict()
 
 

@@ -136,7 +136,11 @@ def test_the_example_waits_for_a_person(tmp_path: Path) -> None:
         "    support.app.send_hook(key='a', payload=True)\n"
         "    print(run.result(timeout=40))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(example.parent), "HOLDFAST_STORE": str(tmp_path / "s.db")}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{example.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        "HOLDFAST_STORE": str(tmp_path / "s.db"),
+    }
     environment.pop("MODEL", None)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=environment)
     assert "paid back" in ran.stdout, ran.stderr

@@ -12,9 +12,11 @@ import contextlib
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from holdfast import App, hook, shield, sleep, wf
-from holdfast.core.loop import running, wait_plainly
+from holdfast.core.greenlets import wait_plainly
+from holdfast.core.loop import running
 
 app = App("laws")
 Op = list[Any]
@@ -70,7 +72,7 @@ def saw(*what: Any) -> None:
     loop = running()
     assert loop is not None
     loop.execution.trace.append(what)
-    if not (loop.execution.is_repeating or loop.closed):
+    if not (loop.execution.journal.is_repeating or loop.closed):
         loop.execution.said.append(what)
 
 
@@ -97,8 +99,8 @@ async def _submitted_step(generation: int, job: Any, body: Op) -> Any:
 async def _keyed_step(generation: int, job: Any, key: str) -> Any:
     loop = running()
     assert loop is not None
-    args = app.codec.encode_call((job,), {})
-    return await loop.execution.ask_step("work", args, key=f"{key}-{generation}")
+    args = Raw(app.codec.encode_call((job,), {}))
+    return await loop.execution.steps.ask("work", args, key=f"{key}-{generation}")
 
 
 async def _child(generation: int, job: Any) -> Any:
@@ -347,8 +349,8 @@ def interpret_plainly(op: Op, generation: int) -> Any:
     elif kind == "keyed step":
         loop = running()
         assert loop is not None
-        args = app.codec.encode_call((rest[0],), {})
-        found = wait_plainly(loop.execution.ask_step("work", args, key=f"{rest[1]}-{generation}"))
+        args = Raw(app.codec.encode_call((rest[0],), {}))
+        found = wait_plainly(loop.execution.steps.ask("work", args, key=f"{rest[1]}-{generation}"))
     elif kind == "sleep":
         found = wf.sleep(rest[0])
     elif kind == "hook":

@@ -17,7 +17,7 @@ from holdfast import App
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
-from holdfast.core.loop import Greenlets
+from holdfast.core.greenlets import Greenlets
 from holdfast.core.run_info import RunInfo
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import RunOptions
@@ -125,7 +125,7 @@ class World:
     def commit(self) -> None:
         """Everything of one `take` is written at once, then acted on."""
         assert self.execution is not None
-        events, commands = self.execution.take()
+        events, commands = self.execution.journal.take()
         self._commit(events)
         self.passed = len(self.committed)
         if isinstance(self.execution.ended, ev.ContinuedAsNew):
@@ -176,7 +176,7 @@ class World:
         self.deliver(ev.StepFailed(**self._about(cmd), error=Raw(self.app.codec.encode_error(error))))
 
     def fire(self) -> None:
-        timer, due = self.wake().next_timer(), self.wake().next_due()
+        timer, due = self.wake().next_timer(), self.wake().time.next_due()
         assert timer is not None
         assert due is not None
         timer.ts = due
@@ -192,7 +192,7 @@ class World:
         self.deliver(self.child_outcome(cmd, outcome))
 
     def child_outcome(self, cmd: str, outcome: Any) -> ev.Event:
-        child = self.wake().children[cmd]
+        child = self.wake().children.pending[cmd]
         about: dict[str, Any] = {
             "cmd": cmd, "cause": child.cause, "name": child.name, "args": child.args, "child_id": child.child_id
         }  # fmt: skip
@@ -203,7 +203,7 @@ class World:
         return ev.ChildCompleted(**about, result=Raw(self.app.codec.encode(outcome)))
 
     def _about(self, cmd: str) -> dict[str, Any]:
-        command = self.wake().steps[cmd].command
+        command = self.wake().steps.pending[cmd]
         return {
             "cmd": cmd, "cause": command.cause, "name": command.name, "args": command.args,
             "attempt": command.attempt, "undoes": command.undoes, "worker": "w1", "started": self.now,
@@ -213,7 +213,7 @@ class World:
 
     def pending(self) -> dict[str, str]:
         """Steps that are outstanding, by name: `{cmd: name}`."""
-        return {cmd: step.command.name for cmd, step in self.wake().steps.items()}
+        return {cmd: step.name for cmd, step in self.wake().steps.pending.items()}
 
     def step(self, name: str, nth: int = 0) -> str:
         """The command of the `nth` outstanding step of that name."""
@@ -227,35 +227,35 @@ class World:
         """Pick one of all the things that may happen now. What is picked depends only on what is outstanding."""
         execution = self.wake()
         options: list[Callable[[], ev.Event]] = []
-        for cmd in sorted(execution.steps):
+        for cmd in sorted(execution.steps.pending):
             options += 3 * [lambda cmd=cmd: self._outcome_of_step(cmd)]
             if notes:
                 options.append(lambda cmd=cmd: self._note_on_step(cmd))
-        for cmd, child in sorted(execution.children.items()):
+        for cmd, child in sorted(execution.children.pending.items()):
             if child.waited:
                 options += 3 * [lambda cmd=cmd: self._outcome_of_child(cmd)]
-        for cmd, hook in sorted(execution.hooks.items()):
+        for cmd, hook in sorted(execution.hooks.pending.items()):
             options += 2 * [lambda cmd=cmd, name=hook.name, key=hook.key: self._payload(name, key)]
         if execution.next_timer() is not None:
             options += 3 * [self._timer]
         if not options:
             raise AssertionError(f"nothing is outstanding, and the run has not ended: {self.kinds()}")
         options += [lambda name=name: self._payload(name, "") for name in hooks]
-        if cancel and self.choices.random() < 0.04 and execution.cancelling is None:
+        if cancel and self.choices.random() < 0.04 and execution.code.cancelling is None:
             return lambda: ev.CancelRequested(reason="enough")
         return self.choices.choice(options)
 
     def _outcome_of_step(self, cmd: str) -> ev.Event:
-        command = self.wake().steps[cmd].command
+        command = self.wake().steps.pending[cmd]
         argument = self.argument(command.args)
-        result = self.reply(command.name, argument, self.wake().attempt)
+        result = self.reply(command.name, argument, self.wake().journal.attempt)
         if isinstance(result, BaseException):
             return ev.StepFailed(**self._about(cmd), error=Raw(self.app.codec.encode_error(result)))
         writes = argument.get("writes", {}) if isinstance(argument, dict) else {}
         return self.completed(cmd, result, writes)
 
     def _note_on_step(self, cmd: str) -> ev.Event:
-        command = self.wake().steps[cmd].command
+        command = self.wake().steps.pending[cmd]
         kind = (ev.StepStarted, ev.StepLost, ev.StepRetrying)[self.choices.randrange(3)]
         about = self._about(cmd)
         return (
@@ -263,14 +263,14 @@ class World:
         )
 
     def _outcome_of_child(self, cmd: str) -> ev.Event:
-        child = self.wake().children[cmd]
-        return self.child_outcome(cmd, self.reply(child.name, self.argument(child.args), self.wake().attempt))
+        child = self.wake().children.pending[cmd]
+        return self.child_outcome(cmd, self.reply(child.name, self.argument(child.args), self.wake().journal.attempt))
 
     def _payload(self, name: str, key: str) -> ev.Event:
         return ev.HookReceived(name=name, key=key, payload=Raw(b"%d" % len(self.committed)))
 
     def _timer(self) -> ev.Event:
-        timer, due = self.wake().next_timer(), self.wake().next_due()
+        timer, due = self.wake().next_timer(), self.wake().time.next_due()
         assert timer is not None
         assert due is not None
         timer.ts = due
@@ -333,7 +333,7 @@ CANCELLED = object()
 
 def fresh(app: App, workflow: str, run_id: str, greenlets: Greenlets, strict: bool = False) -> Execution:
     info = RunInfo(run_id=run_id, app=app.name, strict=strict)
-    execution = Execution(info, program_for(app, workflow, RunOptions()), app.codec, greenlets)
+    execution = Execution(info, program_for(app.definitions, workflow, RunOptions()), app.codec, greenlets)
     execution.trace = []  # type: ignore[attr-defined]
     return execution
 
@@ -343,22 +343,22 @@ def state(execution: Execution) -> dict[str, Any]:
     encode = msgspec.json.encode
     loop = execution.loop
     return {
-        "last_seq": execution.last_seq,
-        "attempt": execution.attempt,
-        "data": {key: bytes(value) for key, value in sorted(execution.data.items())},
-        "steps": {cmd: encode(step.command) for cmd, step in execution.steps.items()},
+        "last_seq": execution.journal.last_seq,
+        "attempt": execution.journal.attempt,
+        "data": {key: bytes(value) for key, value in sorted(execution.journal.data.items())},
+        "steps": {cmd: encode(step) for cmd, step in execution.steps.pending.items()},
         "children": {
             cmd: (c.child_id, c.name, bytes(c.args), c.cause, c.waited, c.abandon)
-            for cmd, c in execution.children.items()
+            for cmd, c in execution.children.pending.items()
         },
-        "hooks": {cmd: (h.name, h.key, h.expires) for cmd, h in execution.hooks.items()},
-        "timers": {timer.id: (timer.due, timer.delay, timer.sleep) for timer in loop.timers.values()},
+        "hooks": {cmd: (h.name, h.key, h.expires) for cmd, h in execution.hooks.pending.items()},
+        "timers": {timer.id: (timer.due, timer.delay, timer.sleep) for timer in loop.timers.by_id.values()},
         "next timer": execution.next_timer(),
-        "cancelling": execution.cancelling,
+        "cancelling": execution.code.cancelling,
         "ended": execution.ended,
         "waiting for": execution.waiting_for(),
         "tasks": sorted((number, task.get_name()) for number, task in loop.tasks.items()),
         "now": loop.now,
         "trace": list(execution.trace),  # type: ignore[attr-defined]
-        "numbers": execution._numbers().getstate(),
+        "numbers": execution.values.numbers().getstate(),
     }

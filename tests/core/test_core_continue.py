@@ -30,7 +30,7 @@ def test_replay_begins_after_it_with_data_and_unread_payloads() -> None:
     assert run.kinds().count("ContinuedAsNew") == 2
     base = max(i for i, kind in enumerate(run.kinds()) if kind == "ContinuedAsNew")
     again = run.replay(run.history[base:])
-    assert again.take() == ([], [])
+    assert again.journal.take() == ([], [])
     again.evict()
 
 

@@ -41,7 +41,7 @@ def test_outcomes_that_arrive_together_are_delivered_one_by_one() -> None:
     execution.settle(START)
     run.commit()
     live = state(execution)
-    assert [run.argument(step.command.args) for step in execution.steps.values()] == [["a"], ["a", "b"]]
+    assert [run.argument(step.args) for step in execution.steps.pending.values()] == [["a"], ["a", "b"]]
     run.crash()
     assert state(run.wake()) == live
 
@@ -58,7 +58,7 @@ def test_live_code_gets_copies_as_replayed_code_does() -> None:
         return wf.get_data("list"), found, again
 
     run = world(flow)
-    assert run.argument(run.wake().steps[run.step("a")].command.args) == [1, 2]
+    assert run.argument(run.wake().steps.pending[run.step("a")].args) == [1, 2]
     result = [9]
     run.complete(run.step("a"), result)
     run.complete(run.step("b"), result)
@@ -93,7 +93,7 @@ def test_timers_that_are_due_together_fire_one_by_one_in_the_order_they_were_mad
     run = world(flow)
     for n in range(3):
         run.fire()
-        assert [run.argument(step.command.args) for step in run.wake().steps.values()] == list(range(n + 1))
+        assert [run.argument(step.args) for step in run.wake().steps.pending.values()] == list(range(n + 1))
         run.crash()
     assert [event.cmd for event in run.of(ev.TimerFired)] == ["1t0", "1t1", "1t2"]
 
@@ -168,7 +168,7 @@ def test_a_step_reads_the_data_as_of_its_scheduling() -> None:
         return await first, wf.get_data("k"), wf.get_data("written")
 
     run = world(flow)
-    data = {name: bytes(step.command.data["k"]) for step in run.wake().steps.values() for name in [step.command.name]}
+    data = {name: bytes(step.data["k"]) for step in run.wake().steps.pending.values() for name in [step.name]}
     assert data == {"a": b"1", "b": b"2"}
     run.complete(run.step("b"), None, written="by b")
     run.complete(run.step("a"), "done", k=3)
@@ -271,7 +271,7 @@ def test_an_answered_hook_leaves_no_timer_behind() -> None:
     run = world(flow)
     run.send("h", 1)
     assert run.wake().next_timer() is None
-    assert not run.wake().hooks
+    assert not run.wake().hooks.pending
 
 
 def test_a_child_reports_its_outcome_under_its_own_command() -> None:
@@ -303,7 +303,7 @@ def test_a_cancelled_child_is_an_error_that_names_it() -> None:
             return str(error), error.run_id
 
     run = world(flow)
-    child_id = run.wake().children["1c0"].child_id
+    child_id = run.wake().children.pending["1c0"].child_id
     run.child("1c0", CANCELLED)
     assert run.result() == (f"child run {child_id} was cancelled: somebody stopped it", child_id)
 
@@ -342,7 +342,7 @@ def test_notes_count_attempts_and_losses_of_a_step() -> None:
     run.note(ev.StepLost(**about))
     run.note(ev.StepRetrying(**about, retry_at=START + SECOND))
     live = state(run.wake())
-    command = run.wake().steps[cmd].command
+    command = run.wake().steps.pending[cmd]
     assert (command.attempt, command.losses, command.not_before, command.started) == (2, 1, START + SECOND, False)
     assert run.wake().waiting_for() == "retry of step 'p' (attempt 2)"
     run.crash()

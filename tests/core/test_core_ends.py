@@ -93,7 +93,7 @@ def test_what_is_under_way_when_the_workflow_returns_is_cancelled_in_the_same_co
         p()
 
     run = world(flow, strict=True)
-    before = run.wake().children
+    before = run.wake().children.pending
     ids = {cmd: child.child_id for cmd, child in before.items()}
     run.complete(run.step("b"))
     assert run.kinds()[-5:] == ["StepCancelled", "StepCancelled", "ChildDropped", "ChildDropped", "RunCompleted"]
@@ -103,7 +103,7 @@ def test_what_is_under_way_when_the_workflow_returns_is_cancelled_in_the_same_co
     assert [command.child_id for command in asked if isinstance(command, co.CancelChild)] == [ids["1c0"]]
     assert [command.key for command in asked if isinstance(command, co.CloseHook)] == ["k"]
     run.crash()
-    assert run.wake().take() == ([], [])
+    assert run.wake().journal.take() == ([], [])
 
 
 def test_a_cancelled_run_may_clean_up_with_steps_and_ends_cancelled() -> None:

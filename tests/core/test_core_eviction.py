@@ -214,12 +214,12 @@ def test_an_evicted_run_asks_for_nothing_and_leaves_nothing(flow: Any) -> None:
     execution = run.wake()
     if flow is iterates:
         run.complete(run.step("a"))
-    committed, commands, data = list(run.committed), list(run.commands), dict(execution.data)
+    committed, commands, data = list(run.committed), list(run.commands), dict(execution.journal.data)
     traces = [weakref.ref(execution), weakref.ref(execution.loop)]
     traces += [weakref.ref(task) for task in execution.loop.tasks.values()]
     execution.evict()
-    assert execution.take() == ([], [])
-    assert execution.data == data
+    assert execution.journal.take() == ([], [])
+    assert execution.journal.data == data
     assert "not refused" not in ran
     assert asyncio._get_running_loop() is None
     del execution
@@ -293,7 +293,7 @@ def test_code_that_catches_everything_for_ever_is_left_standing(flow: Any) -> No
     execution = run.wake()
     execution.evict()
     assert len(ran) < 1000
-    assert execution.take() == ([], [])
+    assert execution.journal.take() == ([], [])
     times = len(ran)
     run.execution = execution = None  # type: ignore[assignment]
     gc.collect()

@@ -60,7 +60,7 @@ def test_steps_under_way_at_that_point_run_anew_and_are_named() -> None:
     assert reruns == ["a", "b"]
     assert [event.seq for event in copy.history] == [1, 2]
     assert sorted(copy.pending().values()) == ["a", "b"]
-    assert copy.wake().steps["1s1"].command.attempt == 1
+    assert copy.wake().steps.pending["1s1"].attempt == 1
     copy.complete("1s0", "a")
     copy.complete("1s1", "b")
     assert copy.result() == ["a", "b", "c"]
@@ -109,7 +109,7 @@ def test_a_result_can_be_replaced() -> None:
 
     run = world(flow, strict=True)
     run.fail(run.step("a"), Broken())
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, Broken())
     assert isinstance(run.result(), Broken)
     replaced = {e.seq: Raw(b'"mended"') for e in run.history if isinstance(e, ev.StepFailed | ev.ChildFailed)}
@@ -169,8 +169,8 @@ def test_children_under_way_at_that_point_start_anew_under_ids_of_their_own(wait
     copy.crash()
     copy.wake()
     assert len([command for command in copy.commands if isinstance(command, co.StartChild)]) == len(started)
-    while copy.wake().children:
-        copy.child(next(iter(copy.wake().children)), "anew")
+    while copy.wake().children.pending:
+        copy.child(next(iter(copy.wake().children.pending)), "anew")
     copy.crash()
     copy.complete(copy.step("b"), "b")
     assert copy.result() == (["anew", "second" if waited else "anew", "anew"], "b")

@@ -51,7 +51,7 @@ def test_replaying_twice_gives_the_same_commands_and_the_same_state(workflow: st
     def look(world: World) -> None:
         world.crash()
         first, second = world.replay(), world.replay()
-        assert first.take() == second.take()
+        assert first.journal.take() == second.journal.take()
         assert state(first) == state(second)
         first.evict()
         second.evict()
@@ -66,9 +66,9 @@ def test_live_code_and_replayed_code_are_in_the_same_state(workflow: str, op: An
         live = world.wake()
         replayed = world.replay()
         assert state(replayed) == state(live)
-        events, commands = replayed.take()
+        events, commands = replayed.journal.take()
         assert events == []
-        assert [command.cmd for command in commands] == list(live.steps)
+        assert [command.cmd for command in commands] == list(live.steps.pending)
         replayed.evict()
 
     World(app, workflow, op, seed=seed, reply=reply).run(look, **DISTURBED)
@@ -89,7 +89,7 @@ def test_every_prefix_of_a_history_replays_and_goes_on_as_it_did(workflow: str, 
             continue
         world.now = history[end - 1].ts
         replayed = world.replay(history[:length])
-        events, _ = replayed.take()
+        events, _ = replayed.journal.take()
         assert [ev.to_json(event) for event in events] == world.committed[length:end]
         replayed.evict()
 
@@ -132,12 +132,12 @@ def test_an_eviction_at_any_point_asks_for_nothing_and_leaves_nothing(workflow: 
 
     def look(world: World) -> None:
         execution = world.wake()
-        before, length = dict(execution.data), len(world.committed)
+        before, length = dict(execution.journal.data), len(world.committed)
         left.extend([weakref.ref(execution), weakref.ref(execution.loop)])
         execution.evict()
-        assert execution.take() == ([], [])
-        assert execution.data == before
-        assert execution.last_seq == length
+        assert execution.journal.take() == ([], [])
+        assert execution.journal.data == before
+        assert execution.journal.last_seq == length
         world.crash()
 
     world = World(app, workflow, op, seed=seed, reply=reply)

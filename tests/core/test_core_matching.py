@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from core_code import Broken, a, b, c, code, deploy, kid, p, world
 from core_world import World
+from msgspec import Raw
 
 from holdfast import NondeterminismError, hook, sleep, wf
 from holdfast.core import events as ev
@@ -20,8 +21,8 @@ def ask(name: str, argument: Any, key: str = "") -> Any:
     """A step asked for the way compositions do, with a key of its own."""
     loop = running()
     assert loop is not None
-    call = loop.execution.codec.encode_call((argument,), {})
-    return loop.execution.ask_step(name, call, key=key)
+    call = Raw(loop.execution.codec.encode_call((argument,), {}))
+    return loop.execution.steps.ask(name, call, key=key)
 
 
 def diverges(run: World) -> NondeterminismError:
@@ -85,7 +86,7 @@ def test_reordered_calls_of_one_step_match_by_their_arguments() -> None:
     run.complete("1s1", "two")
     run.complete("1s2", "three")
     deploy(run, after)
-    assert [run.argument(step.command.args) for step in run.wake().steps.values()] == [1]
+    assert [run.argument(step.args) for step in run.wake().steps.pending.values()] == [1]
     run.complete("1s0", "one")
     assert run.result() == ["three", "one", "two"]
 
@@ -103,11 +104,11 @@ def test_reordered_children_data_and_hooks_of_one_cause_keep_their_answers() -> 
         return found[2], found[0], found[3], found[1]
 
     run = world(before, strict=True)
-    ids = {bytes(child.args): child.child_id for child in run.wake().children.values()}
+    ids = {bytes(child.args): child.child_id for child in run.wake().children.pending.values()}
     run.send("right", "r")
     deploy(run, after)
-    assert {bytes(child.args): child.child_id for child in run.wake().children.values()} == ids
-    for cmd, child in list(run.wake().children.items()):
+    assert {bytes(child.args): child.child_id for child in run.wake().children.pending.values()} == ids
+    for cmd, child in list(run.wake().children.pending.items()):
         run.child(cmd, run.argument(child.args) * 10)
     run.send("left", "l")
     assert run.result() == (10, 20, "l", "r")
@@ -161,7 +162,7 @@ def test_a_step_in_flight_whose_arguments_changed_is_executed_with_the_recorded_
     run = world(before)
     run.note(ev.StepStarted(**run._about(run.step("a"))))
     deploy(run, after)
-    assert run.argument(run.wake().steps["1s0"].command.args) == "old"
+    assert run.argument(run.wake().steps.pending["1s0"].args) == "old"
     assert len(run.of(ev.ArgumentsChanged)) == 1
 
 
@@ -281,9 +282,9 @@ def test_a_key_that_is_used_for_something_else_cannot_be_hidden_either() -> None
         async def flow() -> Any:
             loop = running()
             assert loop is not None
-            call = loop.execution.codec.encode_call((), {})
+            call = Raw(loop.execution.codec.encode_call((), {}))
             with contextlib.suppress(Exception):
-                loop.execution.ask_child(name, call, options={}, waited=False, abandon=False, key="k")
+                loop.execution.children.ask(name, call, options={}, waited=False, abandon=False, key="k")
             return await a()
 
         return flow
@@ -351,7 +352,7 @@ def test_an_outcome_nobody_waits_for_is_a_divergence() -> None:
 
     run = world(before)
     run.wake()
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     outcome = run.child_outcome(cmd, "done")
     deploy(run, after)
     run.wake()
@@ -382,8 +383,8 @@ def test_the_code_of_a_finished_run_must_return_as_before() -> None:
     run.crash()
     execution = run.wake()
     assert execution.ended is not None
-    assert execution.take() == ([], [])
-    assert code(flow).find_workflow("flow").name == "flow"
+    assert execution.journal.take() == ([], [])
+    assert code(flow).definitions.find_workflow("flow").name == "flow"
 
 
 # -- what a divergence says

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from core_code import a, b, world
 
-from holdfast.core.loop import Greenlets, WorkflowLoop
+from holdfast.core.greenlets import Greenlets
+from holdfast.core.loop import WorkflowLoop
 
 HERE = Path(__file__).parent
 
@@ -37,7 +38,7 @@ def test_processes_with_other_hashes_and_addresses_ask_in_the_same_order(count: 
 
 
 def test_tasks_and_futures_are_hashed_by_their_number() -> None:
-    loop = WorkflowLoop(Greenlets(), 0)  # type: ignore[abstract]
+    loop = WorkflowLoop(Greenlets())  # type: ignore[abstract]
 
     async def nothing() -> None: ...
 

@@ -19,12 +19,12 @@ async def sum_of_many() -> Any:
     loop = running()
     assert loop is not None
     execution = loop.execution
-    first = await execution.ask_step("a", Raw(b'{"args":[1]}'), raw=True)
-    second = await execution.ask_step("a", Raw(b'{"args":[2]}'), raw=True)
+    first = await execution.steps.ask("a", Raw(b'{"args":[1]}'), raw=True)
+    second = await execution.steps.ask("a", Raw(b'{"args":[2]}'), raw=True)
     reference = refer_to([first, second], "2 results")
     call = execution.codec.join_call([execution.codec.join_list([first, second])], {})
     return Recorded(
-        await execution.ask_step("b", Raw(execution.codec.join_call([reference], {})), resolve=lambda: call, raw=True)
+        await execution.steps.ask("b", Raw(execution.codec.join_call([reference], {})), resolve=lambda: call, raw=True)
     )
 
 
@@ -53,7 +53,7 @@ def test_a_child_gets_the_value_and_its_parent_records_the_reference() -> None:
         loop = running()
         assert loop is not None
         reference = loop.execution.codec.join_call([refer_to([b'"big"'], "a result")], {})
-        child = loop.execution.ask_child(
+        child = loop.execution.children.ask(
             "kid", Raw(reference), options={}, waited=True, abandon=False, key="k",
             resolve=lambda: b'{"args":["big"]}', raw=True,
         )  # fmt: skip

@@ -11,7 +11,8 @@ import pytest
 from core_code import a, world
 
 from holdfast import WrongContextError
-from holdfast.core.loop import _REFUSED, Greenlets, WorkflowLoop
+from holdfast.core.greenlets import Greenlets
+from holdfast.core.loop import _REFUSED, WorkflowLoop
 
 
 async def refused(call: Callable[[], Any]) -> str:
@@ -64,7 +65,7 @@ def test_every_method_of_an_event_loop_is_either_ours_or_refused() -> None:
 
 
 def test_a_loop_is_of_no_use_without_its_run() -> None:
-    loop = WorkflowLoop(Greenlets(), 0)  # type: ignore[abstract]
+    loop = WorkflowLoop(Greenlets())  # type: ignore[abstract]
     assert loop.is_running()
     assert not loop.is_closed()
     assert loop.time() == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from core_code import Broken, a, b, c, deploy, kid, world
 from core_world import CANCELLED, SECOND, START, World
+from msgspec import Raw
 
 from holdfast import hook, sleep, wf
 from holdfast.core import commands as co
@@ -25,8 +26,8 @@ def asked_in_attempt(run: World, attempt: int) -> list[str]:
 def ask(name: str, argument: Any, *, key: str = "", undoes: str = "") -> Any:
     loop = running()
     assert loop is not None
-    call = loop.execution.codec.encode_call((argument,), {})
-    return loop.execution.ask_step(name, call, key=key, undoes=undoes)
+    call = Raw(loop.execution.codec.encode_call((argument,), {}))
+    return loop.execution.steps.ask(name, call, key=key, undoes=undoes)
 
 
 def test_only_the_step_that_failed_runs_again() -> None:
@@ -157,7 +158,7 @@ def test_a_sleep_that_is_over_is_not_slept_again_but_a_timeout_runs_anew() -> No
     run = world(flow, max_retries=1, strict=True)
     run.fire()
     run.fire()
-    assert run.wake().attempt == 2
+    assert run.wake().journal.attempt == 2
     assert list(run.pending().values()) == ["a"]
     timer = run.wake().next_timer()
     assert timer is not None
@@ -265,10 +266,10 @@ def test_a_token_is_good_for_one_answer_over_all_attempts() -> None:
     run = world(flow, max_retries=1)
     run.wake()
     run.deliver(ev.HookReceived(name="h", token="1h0"))
-    assert run.wake().was_answered("1h0")
+    assert "1h0" in run.wake().hooks.answered
     run.fail(run.step("a"), Broken())
-    assert run.wake().attempt == 2
-    assert run.wake().was_answered("1h0")
+    assert run.wake().journal.attempt == 2
+    assert "1h0" in run.wake().hooks.answered
 
 
 def test_a_completed_child_is_reused_and_a_failed_one_is_retried_under_its_id() -> None:
@@ -276,14 +277,14 @@ def test_a_completed_child_is_reused_and_a_failed_one_is_retried_under_its_id() 
         return await asyncio.gather(kid(1), kid(2))
 
     run = world(flow, max_retries=1, strict=True)
-    ids = [child.child_id for child in run.wake().children.values()]
+    ids = [child.child_id for child in run.wake().children.pending.values()]
     run.child("1c0", "one")
     run.child("1c1", Broken())
     run.crash()
     run.wake()
     again = [command for command in run.commands if isinstance(command, co.StartChild) and command.again]
     assert [(command.child_id, command.waited) for command in again] == [(ids[1], True)]
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, "two")
     assert run.result() == ["one", "two"]
 
@@ -297,12 +298,12 @@ def test_a_detached_child_whose_failure_was_seen_is_retried_too(failed: Any) -> 
 
     run = world(flow, max_retries=1, strict=True, retry_for=None)
     run.complete(run.step("a"))
-    (child,) = run.wake().children.values()
+    (child,) = run.wake().children.pending.values()
     run.child("1c0", failed)
-    assert run.wake().attempt == 2
+    assert run.wake().journal.attempt == 2
     again = [command for command in run.commands if isinstance(command, co.StartChild) and command.again]
     assert [command.child_id for command in again] == [child.child_id]
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, "now")
     assert run.result() == "now"
 
@@ -462,11 +463,11 @@ def test_time_is_counted_anew_when_somebody_retries_a_run_that_had_ended() -> No
     run = world(flow)
     run.fail(run.step("a"), Broken())
     run.crash()
-    assert run.wake().started_at == START
+    assert run.wake().time.started_at == START
     run.crash()
     run.now = START + 3600 * SECOND
     run._commit([ev.AttemptStarted(seq=len(run.committed) + 1, ts=run.now, attempt=2)])
-    assert run.wake().started_at == run.now
+    assert run.wake().time.started_at == run.now
 
 
 def test_time_goes_on_over_automatic_retries() -> None:
@@ -477,5 +478,5 @@ def test_time_goes_on_over_automatic_retries() -> None:
     run.wake()
     run.now += SECOND
     run.fail(run.step("a"), Broken())
-    assert run.wake().attempt == 2
-    assert run.wake().started_at == START
+    assert run.wake().journal.attempt == 2
+    assert run.wake().time.started_at == START

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from waiting import wait_until
 
-from holdfast import App, WorkerLostError, hook
+from holdfast import App, WorkerLostError, hook, this_step
 from holdfast.engine import backoff
 from holdfast.engine.host import Host
 from holdfast.engine.settings import Settings
@@ -166,3 +166,41 @@ def test_the_failure_of_a_lost_step_comes_after_the_steps_that_it_makes_unwanted
 
 def _gone(*args: Any) -> Any:
     raise StoreUnavailableError("this process is gone")
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_what_a_step_streams_is_there_once_whatever_became_of_the_commit(app: App, happened: bool) -> None:
+    """A commit with nothing but items leaves no trace in the history."""
+
+    @app.step
+    def talk() -> None:
+        for word in ("one", "two", "three"):
+            this_step.stream(word)
+            said.wait(20)
+
+    @app.workflow
+    def flow() -> None:
+        talk()
+
+    lost: list[int] = []
+    said = threading.Event()
+
+    def prepare(store: Any) -> None:
+        commit = store.commit
+
+        def lose(worker: str, changes: Sequence[Change], *rest: Any) -> Any:
+            if lost or not any(change.streamed for change in changes):
+                return commit(worker, changes, *rest)
+            lost.append(len(changes))
+            if happened:
+                commit(worker, changes, *rest)
+            said.set()
+            raise StoreUnavailableError("the answer is lost")
+
+        store.commit = lose
+
+    with engine(app, prepare):
+        run = flow.start()
+        run.result(timeout=20)
+        assert [(item.item, item.attempt) for item in run.stream()] == [("one", 1), ("two", 1), ("three", 1)]
+    assert lost == [1]

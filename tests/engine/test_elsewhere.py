@@ -20,7 +20,7 @@ from holdfast.core import events as ev
 from holdfast.engine.arrivals import InboxHint, Wake
 from holdfast.engine.attempts import decode_attempt
 from holdfast.engine.host import Host, Waiter
-from holdfast.engine.records import outcome_message
+from holdfast.engine.records import outcome_message, stream_message
 from holdfast.engine.settings import Settings
 from holdfast.ports import Attempt, AttemptReport, EndedAttempt, Outcome, Store, WorkerKind, WorkerRow
 
@@ -98,6 +98,15 @@ def events(app: App, run: Any) -> list[Any]:
     return [event for event in found if isinstance(event, ev.StepOutcome)]
 
 
+def inbox(app: App, run: Any) -> list[str]:
+    """What waits for a run, whoever owns it."""
+    with app.store.read() as db:
+        return [
+            kind
+            for (kind,) in db.execute("SELECT kind FROM inbox i JOIN runs r ON r.no = i.run WHERE r.id = ?", (run.id,))
+        ]
+
+
 def kinds(app: App, run: Any) -> list[str]:
     return [event.kind for event in events(app, run)]
 
@@ -120,6 +129,33 @@ def test_a_step_of_another_queue_is_left_to_others_and_its_outcome_comes_back(ap
         assert kinds(app, run) == ["StepCompleted"]
         assert run.steps[0].worker == "gpu-1"
         assert app.store.attempts(run.id) == []
+
+
+def test_items_that_an_executor_tells_again_are_there_once(app: App, train: Any) -> None:
+    """It had no answer, and the run has read them meanwhile. Another executor, which got the attempt after it, begins anew."""
+
+    @app.workflow
+    async def learn() -> int:
+        return int(train(1))
+
+    def streamed() -> list[tuple[str, int]]:
+        return [(item.item, item.attempt) for item in run.stream()]
+
+    with app.worker(settings=QUICK):
+        run = learn.start()
+        there = Elsewhere(app.store)
+        (token,) = there.claim()
+        items = [
+            stream_message(there.tokens[token], app.store.now(), app.codec.encode(word), place)
+            for place, word in enumerate(("one", "two", "three"))
+        ]
+        for told in (items[:2], items[:3], items[1:3], items[:1]):
+            for item in told:
+                app.store.post(item)
+            wait_until(lambda: not inbox(app, run), 20)
+        there.end(token, app.codec, 5)
+        assert run.result(timeout=20) == 5
+        assert streamed() == [("one", 1), ("two", 1), ("three", 1)]
 
 
 def test_a_run_that_only_waits_for_a_step_elsewhere_leaves_memory(app: App, train: Any) -> None:

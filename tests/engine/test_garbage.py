@@ -102,7 +102,7 @@ def collected() -> Iterator[Counter[str]]:
 @pytest.mark.parametrize("name", ["nothing", "steps", "plainly", "wide", "naps", "asks", "parent", "again", "fails"])
 def test_a_run_that_has_ended_or_is_parked_leaves_nothing_to_the_collector(name: str, tmp_path: Path) -> None:
     app.use_store(str(tmp_path / "garbage.db"))
-    workflow = app.find_workflow(name)
+    workflow = app.definitions.find_workflow(name)
     try:
         with app.worker(settings=Settings(park_after=0.01)) as host:
             app.start(workflow.name).id  # what is made once is not counted

@@ -145,7 +145,8 @@ def test_what_waits_behind_a_long_step_is_given_back_and_executed_elsewhere(tmp_
         long = takes_long.start()
         assert has_begun.wait(20)
         puller: Any = first.engine
-        puller._turns._seconds, puller._away = 0.000_01, 0.05  # as if all had been short so far
+        queues = puller._source
+        queues._turns._seconds, queues._away = 0.000_01, 0.05  # as if all had been short so far
         run = many.start(20)
         wait_until(lambda: len(puller.inflight) == 21, 20)
         with app.executor(["gpu"], concurrency=1):
@@ -175,14 +176,14 @@ def test_what_is_executed_at_most_once_is_claimed_only_when_it_can_begin(tmp_pat
     with app.worker(), app.executor(["gpu"], concurrency=1) as executor:
         long = takes_long.start()
         assert has_begun.wait(20)
-        puller: Any = executor.engine
-        puller._turns._seconds, puller._away = 0.000_01, 0.05  # as if all had been short so far
+        queues: Any = executor.engine._source
+        queues._turns._seconds, queues._away = 0.000_01, 0.05  # as if all had been short so far
         run = many.start(5)
         wait_until(lambda: len(app.store.attempts(run.id)) == 5, 20)
         for _ in range(2):  # once the second turn has begun the first one has ended
-            asked = app.clock.monotonic()
+            asked = app.storage.clock.monotonic()
             executor.wake()
-            wait_until(lambda: puller._began > asked, 20)  # noqa: B023
+            wait_until(lambda: executor._pulse.turn > asked, 20)  # noqa: B023
         assert [row.worker for row in app.store.attempts(run.id)] == [None] * 5
         may_end.set()
         assert run.result(timeout=20) == 10

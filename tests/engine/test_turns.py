@@ -123,18 +123,21 @@ def test_a_run_that_was_slow_to_replay_is_kept_for_longer(app: App) -> None:
     assert kept > 10 * took[-1], "twenty times what its replay took"
 
 
-def test_runs_that_only_wait_are_let_go_at_once_where_there_are_too_many(app: App) -> None:
+def test_those_that_have_waited_longest_are_let_go_at_once_where_there_are_too_many(app: App) -> None:
     @app.workflow
     async def asks() -> None:
         await hook("never")
 
     settings = Settings(park_after=3600, show_after=0.0)
     with app.worker(settings=settings) as engine:
-        runs = [asks.start() for _ in range(5)]
-        wait_until(lambda: all(run.status == "WAITING" for run in runs))
+        runs = []
+        for _ in range(5):
+            runs.append(asks.start())
+            wait_until(lambda: runs[-1].status == "WAITING")
         assert all(owner(app, run.id) is not None for run in runs)
         engine.engine.env.settings.max_live = 2
         wait_until(lambda: sum(owner(app, run.id) is not None for run in runs) <= 2)
+        assert [owner(app, run.id) for run in runs[:3]] == [None] * 3
     app.close()
 
 

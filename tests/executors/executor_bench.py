@@ -27,12 +27,12 @@ class Bench:
         self.folder = folder
         self.outcomes: dict[int, list[Outcome]] = {}
         self.reports: list[tuple[int, str]] = []
-        self.surroundings = Surroundings(app.arounds)
+        self.surroundings = Surroundings(app.definitions.arounds)
         self._tokens = itertools.count(1)
         self._gates = itertools.count(1)
         self._lock = threading.Lock()
         self.executor = LocalExecutor(
-            app.find_step, app.codec, SystemClock(), surroundings=self.surroundings, child_command=self._describe,
+            app.definitions.find_step, app.codec, SystemClock(), surroundings=self.surroundings, child_command=self._describe,
             **options,
         )  # fmt: skip
         self.executor.start(self._arrived, lambda attempt, kind, value: None, may_begin)

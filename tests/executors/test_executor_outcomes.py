@@ -81,7 +81,7 @@ def test_a_codec_whose_transform_fails_costs_a_step_its_result_and_not_its_outco
     bench = Bench(tmp_path)
     context = LoggedContext(bench.attempt("plain", 1), codec, lambda *told: None, 0)
     context.hear(logging.makeLogRecord({"msg": "secret line", "levelno": logging.INFO}))
-    outcome = runner.succeeded(executor_steps.app.find_step("plain"), context, "secret result")
+    outcome = runner.succeeded(executor_steps.app.definitions.find_step("plain"), context, "secret result")
     assert outcome.encoded_error is not None
     assert outcome.logs is None
     assert b"secret" not in outcome.encoded_error

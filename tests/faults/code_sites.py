@@ -50,10 +50,11 @@ def hits(node: ast.AST) -> list[ast.Call]:
 
 
 def transactions() -> set[str]:
-    """The names of all transactions: `self.write("commit")`."""
+    """The names of all transactions: `self.database.write("commit")`."""
     found = set()
-    for where, function in functions("stores", "self.write"):
-        for call in calls(function, "self.write"):
+    ways = ("self.write", "self.database.write")
+    for where, function in functions("stores", *ways):
+        for call in calls(function, *ways) if function.name != "write" else ():
             (name,) = call.args
             assert isinstance(name, ast.Constant), f"{where}: a transaction is named by a plain text"
             found.add(str(name.value))

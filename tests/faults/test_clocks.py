@@ -20,7 +20,7 @@ DAY = 86_400 * 1_000_000
 @pytest.fixture
 def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> MovedClock:
     clock = MovedClock()
-    monkeypatch.setattr(world.app, "clock", clock)
+    monkeypatch.setattr(world.app.storage, "clock", clock)
     monkeypatch.setattr(world.app.store, "clock", clock)
     return clock
 
@@ -59,7 +59,7 @@ def test_a_clock_that_was_set_back_while_no_worker_was_there_is_noticed_by_the_n
 def test_a_step_that_was_put_off_while_the_clock_was_ahead_is_tried_as_soon_as_it_was_to_be(tmp_path: Path) -> None:
     """The code itself has seen nothing of that time."""
     app = App("clocks", str(tmp_path / "clocks.db"))
-    clock = app.clock = MovedClock()
+    clock = app.storage.clock = MovedClock()
 
     @app.step(max_retries=1, retry_delay="2s")
     def fails_once() -> str:

@@ -21,7 +21,7 @@ def test_a_workflow_that_continues_as_new_for_ever_can_be_cancelled(tmp_path: Pa
         run = endless.start()
         run.cancel()
         with pytest.raises(Exception, match="was cancelled"):
-            run.result(timeout=3)
+            run.result(timeout=20)
         assert run.status == Status.CANCELLED
     app.close()
 

@@ -92,7 +92,7 @@ def test_a_worker_stopped_inside_a_transaction_holds_up_writers_until_it_goes_on
     worker = world.engine(SHORT, "commit.before_commit:3:stop")
     run = effects.sequence.start(5)
     world.until(lambda: is_stopped(worker.pid), what="a worker that stands still")
-    impatient = SqliteStore(world.app.name, str(world.database), world.app.clock, timeout=0.3)
+    impatient = SqliteStore(world.app.name, str(world.database), world.app.storage.clock, timeout=0.3)
     with pytest.raises(
         StoreBusyError, match=rf"locked for 0.3 s by process {worker.pid}, which is stopped.*kill -CONT"
     ):
@@ -149,7 +149,7 @@ class JumpingClock(SystemClock):
 
 def test_a_clock_that_is_set_forward_kills_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = JumpingClock()
-    monkeypatch.setattr(world.app, "clock", clock)
+    monkeypatch.setattr(world.app.storage, "clock", clock)
     settings = Settings(**SHORT)
     with world.app.worker(settings=settings), world.app.worker(settings=settings):
         run = effects.gated.start("go")

@@ -23,7 +23,10 @@ from holdfast.errors import StoreError, StoreLostError, StoreUnavailableError
 from holdfast.ports import NewRun, Record, RunQuery
 from holdfast.stores import sqlite
 from holdfast.stores.doorbell import Doorbell
+from holdfast.stores.limits import Limits
 from holdfast.stores.locks import LifeLock
+from holdfast.stores.messages import Messages
+from holdfast.stores.runs import Runs
 from holdfast.stores.sqlite import SqliteStore
 
 QUICK = {"sweep": 0.05, "beat": 0.1, "lease": 5.0}
@@ -197,7 +200,7 @@ def test_a_process_with_too_many_files_open_gets_an_error_of_the_store(world: Wo
             with pytest.raises(StoreUnavailableError, match=r"Too many open files.*ulimit -n"):
                 ask()
         with pytest.raises(StoreError):
-            SqliteStore("effects", str(world.database), world.app.clock)
+            SqliteStore("effects", str(world.database), world.app.storage.clock)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in opened:
@@ -260,6 +263,7 @@ def create(store: SqliteStore, run_id: str, size: int = 10) -> None:
 
 def test_retention_keeps_up_and_the_file_stops_growing(tmp_path: Path) -> None:
     store = SqliteStore("orders", str(tmp_path / "x.db"), SystemClock())
+    runs = Runs(store.database, Messages(store.database, Limits(store.database)))
     sizes = []
     for turn in range(6):
         with store.write("fill") as db:
@@ -268,7 +272,7 @@ def test_retention_keeps_up_and_the_file_stops_growing(tmp_path: Path) -> None:
                 new = NewRun(
                     id=f"{turn}-{number}", workflow="w", records=[record], wake_at=1, created_at=1, fingerprint=b""
                 )
-                store._insert_run(db, new)
+                runs.insert(db, new)
             db.execute("UPDATE runs SET status = 'SUCCESS', expires_at = 1, wake_at = NULL")
         while store.collect(500).runs:
             pass
@@ -352,12 +356,12 @@ def test_a_worker_and_the_doctor_tell_of_a_wal_that_grows(world: World) -> None:
 def test_bells_of_killed_waiters_are_cleared_by_the_next_waiter(world: World) -> None:
     store = world.app.store
     assert isinstance(store, SqliteStore)
-    dead = Doorbell(store, store.path)
+    dead = Doorbell(store, store.database.path)
     for _ in range(120):
         bell, _name = dead.hang()
         bell.close()  # as the kernel does for a process that was killed
     alive, name = dead.hang()
-    watch = Doorbell(store, store.path).watch("r")
+    watch = Doorbell(store, store.database.path).watch("r")
     left = [f.name for f in world.folder.iterdir() if "-bell-" in f.name]
     assert len(left) == 2
     assert name in left

@@ -60,12 +60,10 @@ LONG = 20.0
 # What ends the world that the calls are made in, waits for ever by its nature, or is made for other layers.
 LEFT_OUT = {
     "App": {
-        "client", "close", "lifespan", "load", "make_engine", "notifier", "store", "use_store", "worker", "declare_schedule",
-        "codec", "clock", "run_canvas", "start_run", "arounds", "include", "replaced", "find_step", "find_workflow", "knows",
-        "encode_by_name", "known_names", "startable_names", "subscribers", "declared_schedules",
+        "client", "close", "lifespan", "load", "make_engine", "notifier", "store", "use_store", "worker",
+        "codec", "definitions", "storage", "run_canvas", "start_run", "encode_by_name",
     },
     "Codec": {"check_call", "encode_error_value", "error_text", "hints_for", "join_call", "join_dict", "join_list", "plain"},
-    "CallOptions": {"start_with"},
     "Canvas": {"app"},
     "wf": {"wait"},
 }  # fmt: skip
@@ -383,7 +381,7 @@ def _is_clear(error: BaseException) -> bool:
 def live(world: World) -> Iterator[Host]:
     """A worker on a thread of its own. What it says is not of interest: that it lives is."""
     logging.getLogger("holdfast").setLevel(logging.CRITICAL + 1)
-    engine = world.app.make_engine(settings=Settings(sweep=0.1, park_after=0.05, patience=1.0))
+    engine = world.app.make_engine(settings=Settings(sweep=0.1, park_after=0.05, blocked_after=1.0))
     engine.start()
     thread = threading.Thread(target=engine.run)
     thread.start()

@@ -80,7 +80,7 @@ def test_sessions_that_are_ended_in_mid_commit_cost_nothing(world: World, server
     worker = world.engine(SETTINGS)
     runs = start()
     world.until(lambda: len(world.ledger()) > RUNS)
-    schema = world.app.store.schema  # type: ignore[attr-defined]
+    schema = world.app.store.database.schema  # type: ignore[attr-defined]
     with psycopg.connect(server.url, autocommit=True) as other:
         for _ in range(20):  # while something is being committed, most of the time
             other.execute(

@@ -175,7 +175,7 @@ def test_an_engine_does_not_spin_while_a_run_is_locked_by_others(world: World) -
             claims.append(time.monotonic_ns())
         return committed
 
-    with pytest.MonkeyPatch.context() as patch, closing(world.app.store.connect()) as other:  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch, closing(world.app.store.database.connect()) as other:  # type: ignore[attr-defined]
         patch.setattr(PostgresStore, "commit", noting)
         other.execute("BEGIN")
         other.execute("SELECT 1 FROM runs FOR UPDATE")

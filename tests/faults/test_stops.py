@@ -209,4 +209,4 @@ def test_a_run_of_a_worker_that_was_ended_by_a_second_signal_goes_on(world: Worl
     world.open_gate("end")
     start_worker(world)
     run.result(timeout=30)
-    assert not [event for event in stubborn.app.client.events(run._which) if isinstance(event, ev.StepLost)]
+    assert not [event for event in stubborn.app.client.reader.events(run._which) if isinstance(event, ev.StepLost)]

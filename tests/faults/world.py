@@ -17,7 +17,7 @@ import effects
 
 import warm_python
 from freezing import freeze
-from holdfast.api.handles import Which
+from holdfast.api.reading import Which
 from holdfast.core import events as ev
 from holdfast.ports import WorkerRow
 from warm_python import Process
@@ -106,7 +106,7 @@ class World:
         (self.folder / f"gate-{name}").touch()
 
     def events(self, run_id: str) -> list[ev.AnyEvent]:
-        return self.app.client.events(Which(run_id))
+        return self.app.client.reader.events(Which(run_id))
 
     def until(self, condition: Callable[[], T], timeout: float = 20, what: str = "") -> T:
         """The first true answer of `condition`."""

@@ -12,7 +12,7 @@ from golden_workflows import app
 
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
-from holdfast.core.loop import Greenlets
+from holdfast.core.greenlets import Greenlets
 from holdfast.core.run_info import RunInfo
 from holdfast.engine.programs import program_for
 from holdfast.engine.records import RunOptions
@@ -29,13 +29,13 @@ def replay(name: str, history: list[ev.AnyEvent]) -> list[ev.Event]:
     """Feed a history to the code as it is now; the events that it would add at the end."""
     first = next(event for event in history if isinstance(event, ev.RunStarted))
     info = RunInfo(run_id=name, app=app.name, strict=True)
-    execution = Execution(info, program_for(app, first.workflow, RunOptions()), app.codec, Greenlets())
+    execution = Execution(info, program_for(app.definitions, first.workflow, RunOptions()), app.codec, Greenlets())
     try:
         for _ in execution.replay(history):
             pass
         if not isinstance(history[-1], ev.AttemptFailed):
             execution.settle(history[-1].ts)
-        return execution.take()[0]
+        return execution.journal.take()[0]
     finally:
         execution.evict()
 

@@ -50,7 +50,7 @@ def fulfilment(run: World) -> None:
     completes(run, "charge", Decimal("18.00"))
     run.fire()
     run.send("approval", {"by": "ann", "at": dt.datetime(2030, 1, 2, tzinfo=dt.UTC)})
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, dt.date(2030, 1, 3))
     completes(run, "fetch", "mail", 2)
     completes(run, "fetch", "second label", 1)
@@ -88,13 +88,13 @@ def grouped(run: World) -> None:
 
 @script()
 def family(run: World) -> None:
-    children = {run.argument(child.args): cmd for cmd, child in run.wake().children.items()}
+    children = {run.argument(child.args): cmd for cmd, child in run.wake().children.pending.items()}
     run.child(children["submitted"], dt.date(2030, 1, 1))
     run.child(children["first"], dt.date(2030, 1, 2))
-    children = {run.argument(child.args): cmd for cmd, child in run.wake().children.items()}
+    children = {run.argument(child.args): cmd for cmd, child in run.wake().children.pending.items()}
     run.child(children["cancelled"], CANCELLED)
     run.child(children["failing"], Refused("no"))
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, {"paid": True})
 
 
@@ -112,11 +112,11 @@ def stubborn(run: World) -> None:
     completes(run, "fetch", 2)
     run.fire()
     run.send("answer", "yes")
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, dt.date(2030, 1, 1))
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, Refused("first"))
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, "billed")
     run.fail(run.step("note"), Refused("second"))
     run.fail(run.step("note"), Refused("third"))
@@ -162,7 +162,7 @@ def troubled(run: World) -> None:
     run.note(ev.RunStuck(reason="the code had changed", error=Raw(app.codec.encode_error(Refused("both sides")))))
     run.note(ev.RunResumed())
     cmd = run.step("fetch")
-    cause = run.wake().steps[cmd].command.cause
+    cause = run.wake().steps.pending[cmd].cause
     changed = Raw(app.codec.encode_call(("changed",), {}))
     run.note(ev.ArgumentsChanged(cmd=cmd, cause=cause, name="fetch", args=changed))
     completes(run, "fetch", 2)
@@ -200,7 +200,7 @@ def plain(run: World) -> None:
     run.fire()
     completes(run, "fetch", "submitted")
     run.send("plain", [1, 2])
-    children = {child.name: cmd for cmd, child in run.wake().children.items()}
+    children = {child.name: cmd for cmd, child in run.wake().children.pending.items()}
     run.child(children["billing"], None)
     completes(run, "fetch", "waited")
     run.child(children["shipping"], dt.date(2030, 1, 1))
@@ -228,7 +228,7 @@ def errands(run: World) -> None:
     completes(run, "note", "second", 1)
     run.crash()
     completes(run, "note", "first")
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, dt.date(2030, 1, 5))
     completes(run, "note", "swept")
 
@@ -236,10 +236,10 @@ def errands(run: World) -> None:
 @script({"what": "Rome"})
 def travel(run: World) -> None:
     completes(run, "fetch", "an order")
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, dt.date(2030, 1, 6))
     run.fail(run.step("note"), Refused("no funds"))
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, None)
     run.crash()
     completes(run, "note", "undone")
@@ -282,7 +282,7 @@ def composed(run: World) -> None:
     completes(run, "note", "one")
     completes(run, "fetch", Order("o-1", Decimal("1.50"), Size.SMALL, []), 1)
     completes(run, "fetch", "first")
-    (cmd,) = run.wake().children
+    (cmd,) = run.wake().children.pending
     run.child(cmd, Refused("no ship"))
     run.crash()
     completes(run, "note", "collected")

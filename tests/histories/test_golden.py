@@ -42,7 +42,7 @@ def test_an_event_reads_and_writes_the_same_bytes() -> None:
 def test_each_golden_history_has_its_workflow_and_each_workflow_its_history() -> None:
     made = {read(name)[0].workflow for name in NAMES}  # type: ignore[union-attr]
     assert made == set(NAMES)
-    assert {name for name in app.startable_names() if name not in made} == {
+    assert {name for name in app.definitions.startable_names() if name not in made} == {
         "fetch", "reserve", "charge", "note", "shipping", "billing",
     }  # fmt: skip
 

@@ -149,7 +149,7 @@ def test_a_rate_lets_steps_begin_one_after_the_other_and_the_run_parks_meanwhile
 
     @app.step(rate_limit="4/m")
     def call(number: int) -> None:
-        begun.append(app.clock.now())
+        begun.append(app.storage.clock.now())
 
     @app.workflow
     async def fan() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,8 @@ def test_a_message_has_nothing_of_an_attempt_but_its_token(broker: Broker, clien
     headers = message["headers"]
     assert (headers["id"], headers["task"], headers["holdfast"]) == ("1:2s0:1:aa", "shop.pay", "shop")
     assert (headers["argsrepr"], headers["ignore_result"]) == ("", True)
+    args, kwargs, _ = json.loads(base64.b64decode(message["body"]))
+    assert (args, kwargs) == ([], {})
 
 
 def test_routes_say_where_a_step_goes_and_a_step_that_names_a_queue_goes_there(

@@ -4,6 +4,7 @@ same everywhere is tested with the other ways to execute steps."""
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -43,6 +44,16 @@ def test_a_cancelled_run_interrupts_its_step(shop: Shop) -> None:
     run.cancel()
     shop.wait_for("interrupted cancelled CancelledError")
     assert shop.start("twice", 1).result(timeout=30) == 2, "the process goes on"
+
+
+def test_an_engine_that_has_ended_is_started_again(shop: Shop) -> None:
+    def engines() -> set[int]:
+        return {worker.pid for worker in shop.app.store.workers() if worker.kind == "engine"}
+
+    (before,) = engines()
+    os.kill(before, signal.SIGKILL)
+    shop.wait_until(lambda: bool(engines() - {before}), 60)
+    assert shop.start("twice", 3).result(timeout=60) == 6
 
 
 def test_a_message_that_comes_again_and_again_and_late_does_nothing(shop: Shop) -> None:

@@ -116,8 +116,9 @@ def end_well(world: World, runs: list[Run[Any]], what: str) -> None:
     assert [run.result() for run in runs] == [WANTED] * RUNS
     assert not [row for run in runs for row in world.app.store.attempts(run.id)]
     for run in runs:
-        items = [json.loads(row.item) for row in world.app.store.stream(run.id, 0, 1_000)]
-        assert {*items} == {0, 1, 2, 4, 7}, "what steps stream arrives before their outcome"
+        rows = world.app.store.stream(run.id, 0, 1_000)
+        assert {json.loads(row.item) for row in rows} == {0, 1, 2, 4, 7}, "what is streamed arrives before the outcome"
+        assert len({(row.cmd, row.attempt) for row in rows}) == len(rows), "each step streams one item"
 
 
 EXECUTOR = [

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from holdfast import App, ArgumentError, Codec, Prefix, Range, RunFinishedError, hook, sleep, wf
 from holdfast.app import SystemClock
 from holdfast.codec.ordering import order_key
-from holdfast.ports import RunQuery
+from holdfast.ports import RunQuery, RunRow
 from holdfast.testing import TestApp
 from holdfast.views.filters import parse_filter
 
@@ -87,6 +88,35 @@ def test_whoever_waits_is_told_and_does_not_poll(tmp_path: Path) -> None:
         client.store.data = counted  # type: ignore[method-assign]
         assert run.wait_data("here", timeout=20) == 1
         assert looked <= 5
+        run.cancel()
+    shop.close()
+
+
+def test_a_run_that_is_resumed_while_somebody_waits_is_not_taken_for_stuck(tmp_path: Path) -> None:
+    shop = App("resumed", str(tmp_path / "resumed.db"))
+
+    @shop.workflow
+    async def late() -> None:
+        await hook("go")
+        wf.set_data("here", 1)
+        await hook("end")
+
+    with shop.worker(grace=1):
+        run = late.start()
+        store, reads = run._client.store, 0
+        get = store.get
+
+        def stuck_at_first(run_id: str) -> RunRow | None:
+            """The row from before its resumption, which is over when orders are looked at."""
+            nonlocal reads
+            reads += 1
+            row = get(run_id)
+            if reads == 5:
+                run.send("go")
+            return msgspec.structs.replace(row, status="STUCK") if row is not None and reads in (1, 3) else row
+
+        store.get = stuck_at_first  # type: ignore[method-assign]
+        assert run.wait_data("here", timeout=20) == 1
         run.cancel()
     shop.close()
 

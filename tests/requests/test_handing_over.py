@@ -64,7 +64,7 @@ def test_a_step_that_was_handed_over_ends_with_what_is_told_elsewhere(world: Tes
     assert run.status == "WAITING"
     assert run.reason == "step 'render', which was handed over"
     assert run.steps["render"].state == "STARTED"
-    row, events = run._fetch(), app.client.events(run._which)
+    row, events = run._fetch(), app.client.reader.events(run._which)
     said = waiting_text(row, world.clock.now(), waits_of(events, row))
     assert said == "step 'render' was handed over 20h00m ago, and whoever has its token ends it"
     app.finish_step(tokens[0], "heidi.mp4")

@@ -184,7 +184,7 @@ class SimulatedExecutor(Executor):
     def finish(self, token: int) -> Outcome:
         execution = self.executing.pop(token)
         attempt = execution.attempt
-        definition = self._app.find_step(attempt.step)
+        definition = self._app.definitions.find_step(attempt.step)
         context = LoggedContext(attempt, self._app.codec, self._on_report, None)
         context.started = execution.started
         if execution.takes_too_long:

@@ -26,7 +26,7 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.ports import NewRun, Record, RunQuery
-from holdfast.stores import shared, sqlite
+from holdfast.stores import ground, schema
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -63,8 +63,8 @@ def as_ordinary_user() -> Iterator[None]:
         return
     open_store(":memory:").close()  # its queries
     with pytest.MonkeyPatch.context() as patch:
-        known = shared.migrations(SqliteStore.dialect)
-        patch.setattr(shared, "migrations", lambda dialect: known)
+        known = schema.migrations()
+        patch.setattr(schema, "migrations", lambda dialect: known)
         os.seteuid(65534)
         try:
             yield
@@ -91,7 +91,7 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     mounts = tmp_path / "mounts"
     place = str(tmp_path / "far away").replace(" ", "\\040")
     mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/x {place} {kind} rw 0 0\n")
-    monkeypatch.setattr(sqlite, "_MOUNTS", mounts)
+    monkeypatch.setattr(ground, "_MOUNTS", mounts)
     folder = tmp_path / "far away" / "deeper"
     folder.mkdir(parents=True)
     with pytest.raises(StoreUnavailableError, match=rf"is on a {kind} mount.*local disk, or use PostgreSQL"):
@@ -105,13 +105,13 @@ def test_a_network_file_system_behind_a_link_is_refused_too(tmp_path: Path, monk
     (tmp_path / "near").symlink_to(tmp_path / "far")
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path / 'far'} nfs4 rw 0 0\n")
-    monkeypatch.setattr(sqlite, "_MOUNTS", mounts)
+    monkeypatch.setattr(ground, "_MOUNTS", mounts)
     with pytest.raises(StoreUnavailableError, match="nfs4"):
         open_store(tmp_path / "near" / "orders.db")
 
 
 def test_a_system_that_does_not_tell_its_mounts_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "_MOUNTS", tmp_path / "none")
+    monkeypatch.setattr(ground, "_MOUNTS", tmp_path / "none")
     open_store(tmp_path / "orders.db").close()
 
 

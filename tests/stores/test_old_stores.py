@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App
 from holdfast.app import SystemClock
-from holdfast.stores import shared
+from holdfast.stores import schema
 from holdfast.stores.dialect import Dialect
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
@@ -30,13 +30,13 @@ def old_store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
     """The address of a store of the fourth schema, with a run in it."""
     make: Callable[..., Any] = SqliteStore if request.param == "sqlite" else PostgresStore
     url = str(tmp_path / "orders.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    all_of_them = shared.migrations
+    all_of_them = schema.migrations
 
     def first_four(dialect: Dialect) -> list[tuple[int, str]]:
         return [each for each in all_of_them(dialect) if each[0] <= 4]
 
     with monkeypatch.context() as patch:
-        patch.setattr(shared, "migrations", first_four)
+        patch.setattr(schema, "migrations", first_four)
         store = make("orders", url, SystemClock())
     with store.write("migrate") as db:
         for statement in OLD:

@@ -20,7 +20,7 @@ from holdfast.errors import EncodeError, StoreBusyError, StoreError, StoreReadOn
 from holdfast.ports import Change, Emission, Message, NewRun, Record, RunQuery, Subscription, Topic, WorkerRow
 from holdfast.stores import postgres, postgres_connections
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres_life import ServerClock
+from holdfast.stores.postgres_life import ServerClock, key_of
 from holdfast.stores.postgres_notifier import PostgresNotifier
 from holdfast.testing import MovableClock
 from postgres_server import own_server
@@ -95,7 +95,7 @@ def store(open_store: Callable[..., PostgresStore]) -> PostgresStore:
 @pytest.fixture
 def other(store: PostgresStore) -> Iterator[psycopg.Connection[Any]]:
     """A connection of somebody else's."""
-    with closing(store.connect()) as connection:
+    with closing(store.database.connect()) as connection:
         yield connection
 
 
@@ -120,13 +120,13 @@ def test_two_commits_that_start_the_same_children_never_wait_for_each_other(
 ) -> None:
     second = open_store()
     register(second, "w2")
-    monkeypatch.setattr(postgres, "PAUSES", ())  # nothing is tried again
+    monkeypatch.setattr(postgres.PostgresDatabase, "pauses", ())  # nothing is tried again
     other.execute("BEGIN")
     other.execute(
         "INSERT INTO runs (app, id, workflow, status, options, fingerprint, created_at) "
         "VALUES ('orders', 'y', 'ship', 'PENDING', '', '', 0)"
     )
-    with closing(store.connect()) as watching:
+    with closing(store.database.connect()) as watching:
         one = Late(lambda: store.commit("w1", [Change(no=0, children=[new(store, i) for i in "xyz"])], 0, ["ship"]))
         until_somebody_waits(watching, 1)
         two = Late(lambda: second.commit("w2", [Change(no=0, children=[new(store, i) for i in "zyx"])], 0, ["ship"]))
@@ -146,7 +146,7 @@ def test_a_run_is_claimed_with_the_history_of_its_last_owner(
     other.execute("BEGIN")
     other.execute("LOCK TABLE workers IN ACCESS EXCLUSIVE MODE")  # the claim's first statement waits, its view is made
     claim = Late(lambda: store.commit("w2", [], 1, ["ship"]).claimed)
-    with closing(store.connect()) as watching:
+    with closing(store.database.connect()) as watching:
         until_somebody_waits(watching)
     other.execute(
         "INSERT INTO history SELECT run, 2, kind, name, cmd, cause, attempt, worker, ts, payload FROM history"
@@ -158,6 +158,26 @@ def test_a_run_is_claimed_with_the_history_of_its_last_owner(
     assert len(claimed.payloads) == 2
 
 
+def test_a_worker_renews_its_lease_while_its_own_commit_waits(
+    store: PostgresStore, other: psycopg.Connection[Any]
+) -> None:
+    """The commit has locked the row of its worker, so that nobody declares it dead meanwhile."""
+    no = owned(store)
+    other.execute("BEGIN")
+    other.execute("SELECT 1 FROM runs FOR UPDATE")
+    commit = Late(
+        lambda: store.commit("w1", [Change(no=no, records=[record(2)], columns={"status": "WAITING"})], 0, ["ship"])
+    )
+    with closing(store.database.connect()) as watching:
+        until_somebody_waits(watching)
+        # What an UPDATE of the row takes, but without waiting: a commit that holds it up gives up after a while.
+        assert watching.execute("SELECT 1 FROM workers WHERE id = 'w1' FOR NO KEY UPDATE NOWAIT").fetchall()
+    assert Late(lambda: store.beat("w1", LEASE)).wait()
+    assert commit.is_alive()
+    other.execute("COMMIT")
+    commit.wait()
+
+
 def test_after_a_lost_connection_it_is_waited_for_what_the_server_still_does(
     store: PostgresStore, other: psycopg.Connection[Any]
 ) -> None:
@@ -165,7 +185,7 @@ def test_after_a_lost_connection_it_is_waited_for_what_the_server_still_does(
     other.execute("BEGIN")
     other.execute("SELECT 1 FROM runs FOR UPDATE")
     descriptors: list[int] = []
-    borrowed = store._borrow
+    borrowed = store.database._borrow
 
     def noting() -> Any:
         context = borrowed()
@@ -181,10 +201,10 @@ def test_after_a_lost_connection_it_is_waited_for_what_the_server_still_does(
 
         return Noting()
 
-    store._borrow = noting  # type: ignore[method-assign]
+    store.database._borrow = noting  # type: ignore[method-assign]
     change = Change(no=no, records=[record(2)], columns={"status": "WAITING"})
     commit = Late(lambda: store.commit("w1", [change], 0, ["ship"]))
-    with closing(store.connect()) as watching:
+    with closing(store.database.connect()) as watching:
         until_somebody_waits(watching)
     with socket.socket(fileno=os.dup(descriptors[-1])) as line:
         line.shutdown(socket.SHUT_RDWR)
@@ -193,7 +213,7 @@ def test_after_a_lost_connection_it_is_waited_for_what_the_server_still_does(
     assert not isinstance(lost.value, StoreBusyError), "it is not certain that nothing has happened"
     assert len(store.payloads("r")) == 1, "nor that it has"
     settled = Late(lambda: store.settle("w1"))
-    with closing(store.connect()) as watching:
+    with closing(store.database.connect()) as watching:
         until_somebody_waits(watching, 2)
     assert settled.is_alive()
     other.execute("COMMIT")
@@ -209,7 +229,7 @@ def test_what_is_refused_because_of_others_is_tried_again_as_it_is(
     other.execute("SELECT 1 FROM runs FOR UPDATE")
     change = Change(no=no, records=[record(2)], columns={"status": "WAITING"})
     commit = Late(lambda: store.commit("w1", [change], 0, ["ship"]))
-    with closing(store.connect()) as watching:
+    with closing(store.database.connect()) as watching:
         until_somebody_waits(watching)
         ((pid,),) = watching.execute(WAITING).fetchall()
         watching.execute("SELECT pg_cancel_backend(%s)", (pid,))
@@ -222,7 +242,7 @@ def test_what_is_refused_because_of_others_is_tried_again_as_it_is(
 def test_what_is_certainly_not_done_says_so(
     open_store: Callable[..., PostgresStore], other: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "PAUSES", (0.001,))
+    monkeypatch.setattr(postgres.PostgresDatabase, "pauses", (0.001,))
     monkeypatch.setattr(postgres_connections, "LONGEST_WAIT", 0.05)
     store = open_store()
     no = owned(store)
@@ -286,7 +306,7 @@ def test_a_restart_of_the_server_lets_nobody_declare_anybody_dead() -> None:
                 assert two.declare_dead("w2") == [], "whoever looks first has only noted that it was started"
                 assert [worker.id for worker in two.workers()] == ["w1", "w2"]
             assert one.beat("w1", LEASE), "which takes the lock again"
-            two._judge_after = 0
+            two.database.lives._judge_after = 0
             assert two.declare_dead("w2", by_lease=False) == []
 
 
@@ -297,12 +317,12 @@ def test_a_crash_of_the_server_counts_as_a_restart(open_store: Callable[..., Pos
         with closing(one), closing(two):
             register(one, "w1")
             register(two, "w2")
-            with closing(two.connect()) as connection:
+            with closing(two.database.connect()) as connection:
                 os.kill(connection.info.backend_pid, 9)
             _reached(lambda: two.runs(RunQuery()))
             assert _reached(lambda: two.declare_dead("w2")) == []
             with two.read() as db:
-                (up, held) = db.execute(two._q["life_locks"]).fetchone()
+                (up, held) = db.execute(two.database.q["life_locks"]).fetchone()
             assert up < 5
             assert held == []
 
@@ -316,6 +336,22 @@ def _reached(action: Callable[[], Any]) -> Any:
         except StoreError:
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+
+def test_who_waits_until_others_have_made_the_tables_sees_them_at_any_level_of_isolation(
+    postgres_url: str, open_store: Callable[..., PostgresStore]
+) -> None:
+    url = f"{postgres_url}&options=-c%20default_transaction_isolation%3Dserializable"
+    connections = postgres_connections.Connections(url)
+    lock = (key_of(connections.schema, "migrate"),)
+    with closing(connections.connect()) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", lock)
+        opening = [Late(lambda: open_store(url)) for _ in range(2)]
+        until_somebody_waits(other, 2)
+        other.execute("SELECT pg_advisory_unlock(%s)", lock)
+    for each in opening:
+        current, newest = each.wait().schema_versions()
+        assert current == newest
 
 
 def test_a_worker_of_another_schema_is_another_worker(
@@ -338,14 +374,14 @@ def test_behind_a_pooler_of_transactions_the_lease_tells_who_is_dead(
     register(two, "w2")
     owned(one)
     with two.read() as db:
-        _, held = db.execute(two._q["life_locks"]).fetchone()
-    assert not {one._key("w1"), two._key("w2")} & set(held)
+        _, held = db.execute(two.database.q["life_locks"]).fetchone()
+    assert not {key_of(two.database.schema, name) for name in ("w1", "w2")} & set(held)
     one.release_lock("w1")
     assert two.declare_dead("w2") == []
     assert one.beat("w1", LEASE)
-    with closing(two.connect()) as connection:
+    with closing(two.database.connect()) as connection:
         assert connection.prepare_threshold is None
-        connection.execute(f"UPDATE {two.schema}.workers SET lease_until = 0 WHERE id = 'w1'")
+        connection.execute(f"UPDATE {two.database.schema}.workers SET lease_until = 0 WHERE id = 'w1'")
     assert two.declare_dead("w2") == ["w1"]
     assert [claimed.row.id for claimed in two.commit("w2", [], 10, ["ship"]).claimed] == ["r"]
 
@@ -484,7 +520,7 @@ class Listening:
     """What somebody hears who cares for these topics."""
 
     def __init__(self, store: PostgresStore, *topics: Topic) -> None:
-        self.notifier = PostgresNotifier(store)
+        self.notifier = PostgresNotifier(store.database)
         self.topics: list[Topic] = []
         self.told: list[tuple[str, list[int]]] = []
         self.notifier.listen(topics, self.topics.append, lambda owner, runs: self.told.append((owner, list(runs))))
@@ -494,7 +530,7 @@ class Listening:
 def heard(store: PostgresStore) -> Iterator[tuple[Listening, Listening, PostgresNotifier]]:
     """By an engine, by an executor; and who tells it."""
     engine, executor = Listening(store, Topic.RUNS, Topic.INBOX), Listening(store, Topic.ATTEMPTS, Topic.DROPPED)
-    sender = PostgresNotifier(store)
+    sender = PostgresNotifier(store.database)
     yield engine, executor, sender
     for notifier in (sender, engine.notifier, executor.notifier):
         notifier.close()
@@ -522,7 +558,7 @@ def test_a_hint_is_heard_again_after_the_connection_that_tells_it_was_lost(
     for _ in range(10):
         sender.ring(Topic.RUNS)
     assert sender._line is not None
-    with closing(store.connect()) as other:
+    with closing(store.database.connect()) as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", (sender._line._connection.info.backend_pid,))
     wait_until(lambda: len(engine.topics) >= 1, 20)
     engine.topics.clear()

@@ -153,18 +153,18 @@ LISTS = {
 @pytest.mark.xdist_group("plans")
 @pytest.mark.parametrize("statistics", [False, True], ids=["without statistics", "with statistics"])
 def test_nothing_reads_all_runs(many: PostgresStore, statistics: bool) -> None:
-    with closing(many.connect()) as connection:
+    with closing(many.database.connect()) as connection:
         if statistics:
             connection.execute("ANALYZE")
         plans = Plans(connection)
         for name, parameters in QUERIES.items():
-            plans.execute(many._q[name], parameters)
+            plans.execute(many.database.q[name], parameters)
             read = set(scanned(plans.found[-1]))
             assert not {"runs", "history", "attempts"} & read, f"{name}: {plans.found[-1]}"
         for app, (name, query) in itertools.product(("orders", "small"), LISTS.items()):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(many, "app", app)
-                patch.setattr(many, "read", lambda: _given(plans))
+                patch.setattr(many.database, "read", lambda: _given(plans))
                 plans.found.clear()
                 many.runs(query)
             for plan in plans.found:  # whose app is nearly everybody's finds its runs in the order of all
@@ -174,10 +174,10 @@ def test_nothing_reads_all_runs(many: PostgresStore, statistics: bool) -> None:
 
 @pytest.mark.xdist_group("plans")
 def test_ids_that_begin_alike_are_looked_up_and_not_looked_for_from_the_newest_run_on(many: PostgresStore) -> None:
-    with closing(many.connect()) as connection, pytest.MonkeyPatch.context() as patch:
+    with closing(many.database.connect()) as connection, pytest.MonkeyPatch.context() as patch:
         connection.execute("ANALYZE")
         plans = Plans(connection)
-        patch.setattr(many, "read", lambda: _given(plans))
+        patch.setattr(many.database, "read", lambda: _given(plans))
         found = many.runs(RunQuery(prefix="r2", limit=50))
         assert not set(scanned(plans.found[-1])), plans.found[-1]
         assert [row.id for row in found] == [f"r{29_999 - i}" for i in range(50)]

@@ -16,10 +16,14 @@ from holdfast.testing import RaceContract
 
 
 class CountsConflicts(PostgresStore):
-    conflicts = 0
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.conflicts = 0
+        self._translate = self.database._translate
+        self.database._translate = self._count  # type: ignore[method-assign]
 
-    def _translate(self, error: Exception) -> StoreError:
-        found = super()._translate(error)
+    def _count(self, error: Exception) -> StoreError:
+        found = self._translate(error)
         if isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(("40", "55P03")):
             self.conflicts += 1
         return found

@@ -60,7 +60,7 @@ def test_a_page_of_runs_is_found_by_an_index(many: SqliteStore, name: str, monke
     plain = [row.no for row in many.runs(query)]
     with many.read() as db:
         plans = Plans(db)
-        monkeypatch.setattr(many, "read", lambda: contextlib.nullcontext(plans))
+        monkeypatch.setattr(many.database, "read", lambda: contextlib.nullcontext(plans))
         assert [row.no for row in many.runs(query)] == plain == sorted(plain, reverse=True)
     assert any(index in line for line in plans.last), plans.last
     assert not any(line.startswith("SCAN runs") for line in plans.last), plans.last

@@ -56,7 +56,7 @@ def test_a_store_closed_by_one_thread_leaves_no_connection_of_another_open(tmp_p
     store.close()
     go_on.set()
     thread.join()
-    assert store._idle == []
+    assert store.database.connections.idle == []
     gc.collect()  # a connection left open would warn
 
 

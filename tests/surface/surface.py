@@ -14,7 +14,7 @@ import holdfast.telemetry
 import holdfast.testing
 from holdfast import App, Codec, HookCall, Resource, Schedule, shield
 from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallOptions, SyncStep, SyncWorkflow
-from holdfast.registry import StepDecorator, WorkflowDecorator
+from holdfast.definer import StepDecorator, WorkflowDecorator
 from holdfast.telemetry import (
     ClusterState,
     EventDispatcher,
@@ -42,13 +42,10 @@ MADE_BY_USERS = (
 CONTRACT = {"MovableClock", "RaceContract", "StoreContract"}
 INTERNAL = {
     App: {
-        "client", "declare_schedule", "declared_limits", "declared_schedules", "define_step", "define_workflow",
-        "encode_by_name", "find_step", "find_workflow", "known_names", "knows", "make_engine", "make_executor",
-        "max_attempts", "notifier", "run_canvas", "start_run", "step_names",
-        "startable_names", "store", "subscribers",
+        "client", "define_step", "define_workflow", "definitions", "encode_by_name", "make_engine", "make_executor",
+        "notifier", "run_canvas", "start_run", "store",
     },
     Codec: {"encode_error_value", "error_text", "join_call", "join_list", "plain"},
-    CallOptions: {"start_with"},
     HookCall: {"begin", "close", "send", "throw"},
     Resource: {"function", "is_async", "needs"},
 }  # fmt: skip

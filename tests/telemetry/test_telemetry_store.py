@@ -50,7 +50,11 @@ def shop(store: str) -> App:
 @contextmanager
 def workers(store: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     command = [sys.executable, "-m", "holdfast", "-A", "telemetry_shop", "worker", "--log-level", "error"]
-    environment = {**os.environ, "SHOP_STORE": store, "PYTHONPATH": str(HERE)}
+    environment = {
+        **os.environ,
+        "SHOP_STORE": store,
+        "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     started = [subprocess.Popen(command, cwd=HERE, env=environment) for _ in range(count)]
     try:
         yield started

@@ -41,7 +41,12 @@ def spans(tmp_path: Path) -> Iterator[InMemorySpanExporter]:
 def worker(folder: Path, name: str) -> Iterator[Path]:
     """A worker process, and the file of its spans."""
     file = folder / f"{name}.jsonl"
-    environment = {**os.environ, "TRACED_STORE": str(folder / "traced.db"), "SPANS": str(file), "PYTHONPATH": str(HERE)}
+    environment = {
+        **os.environ,
+        "TRACED_STORE": str(folder / "traced.db"),
+        "SPANS": str(file),
+        "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     command = [sys.executable, "-m", "holdfast", "-A", "telemetry_traced", "worker", "--log-level", "error"]
     process = subprocess.Popen(command, cwd=HERE, env=environment)
     try:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.execution import Execution
-from holdfast.core.loop import running, wait_plainly
+from holdfast.core.greenlets import wait_plainly
+from holdfast.core.loop import running
 from holdfast.core.pending import PendingChild
 from holdfast.core.source_lines import source_line
 from holdfast.errors import WrongContextError
@@ -25,8 +26,9 @@ class Call(Coroutine[None, None, R]):
         self._begin = begin
         self._what = what
         self._future: Generator[Any, Any, Any] | None = None
-        self._number = execution.calls = execution.calls + 1
-        execution.unawaited[self._number] = (what, source_line())
+        code = execution.code
+        self._number = code.calls = code.calls + 1
+        code.unawaited[self._number] = (what, source_line())
 
     def __repr__(self) -> str:
         return f"<{self._what}, to be awaited>"
@@ -46,10 +48,10 @@ class Call(Coroutine[None, None, R]):
         return self._future.throw(typ if val is None else val)
 
     def close(self) -> None:
-        self._execution.unawaited.pop(self._number, None)
+        self._execution.code.unawaited.pop(self._number, None)
 
     def begin(self) -> asyncio.Future[Any]:
-        self._execution.unawaited.pop(self._number, None)
+        self._execution.code.unawaited.pop(self._number, None)
         begin, self._begin = self._begin, _begun  # it may be a method of this very object
         return begin()
 
@@ -127,7 +129,7 @@ class ChildRun(StepFuture[R]):
                 f"the handle of child {self.child_run_id} belongs to the workflow that started it; elsewhere use "
                 f"app.get_run({self.child_run_id!r})"
             )
-        return self._execution.await_child(self._child)
+        return self._execution.children.wait_for(self._child)
 
 
 def wait(awaitable: Any) -> Any:

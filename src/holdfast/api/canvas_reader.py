@@ -75,9 +75,9 @@ class _Reader:
     def _call(self, node: CanvasNode, where: str) -> Signature:
         definition: StepDefinition | WorkflowDefinition
         if node.step:
-            definition = self._app.find_step(node.step)
+            definition = self._app.definitions.find_step(node.step)
         elif node.workflow:
-            definition = self._app.find_workflow(node.workflow)
+            definition = self._app.definitions.find_workflow(node.workflow)
         else:
             raise _refusal(where, msgspec.to_builtins(node))
         values = {name: self._value(value) for name, value in node.kwargs.items()}

@@ -22,7 +22,8 @@ from holdfast.api.tokens import StepToken
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.domain_events import Where
 from holdfast.core.execution import Execution
-from holdfast.core.loop import Future, running, wait_plainly
+from holdfast.core.greenlets import wait_plainly
+from holdfast.core.loop import Future, running
 from holdfast.durations import Duration, to_us
 from holdfast.errors import ContinueAsNew, WrongContextError
 
@@ -67,15 +68,19 @@ def current_execution() -> Execution | None:
     return None if loop is None else loop.execution
 
 
-def _where(name: str) -> Execution | StepContext | None:
-    """What `wf.name` refers to here."""
+def _here() -> Execution | StepContext | None:
+    """What `wf` refers to."""
     return current_execution() or current_step.get()
 
 
-def _only_workflow(name: str) -> NoReturn:
-    raise WrongContextError(
-        f"wf.{name} is for workflow code, which is replayed; in a step use the ordinary Python way, or pass the value in"
-    )
+def _in_workflow(name: str) -> Execution | None:
+    """What `wf.name` refers to, which is for workflow code alone."""
+    here = _here()
+    if isinstance(here, StepContext):
+        raise WrongContextError(
+            f"wf.{name} is for workflow code, which is replayed; in a step use the ordinary Python way, or pass the value in"
+        )
+    return here
 
 
 class WorkflowContext:
@@ -85,17 +90,18 @@ class WorkflowContext:
     @property
     def identity(self) -> WorkflowIdentity:
         """Which run this is."""
-        here = _where("identity")
+        here = _here()
         if isinstance(here, StepContext):
             a = here.attempt
             return WorkflowIdentity(a.run_id, a.workflow, a.parent_id, a.root_id)
         if here is None:
             return WorkflowIdentity(_plain().id, "", None, _plain().id)
-        return WorkflowIdentity(here.run_id, here.program.name, here.info.parent_id, here.info.root_id or here.run_id)
+        info = here.info
+        return WorkflowIdentity(info.run_id, here.program.name, info.parent_id, info.root_id or info.run_id)
 
     def set_data(self, key: str, value: object) -> None:
         """Keep a value with the run. In a step it arrives with the step's outcome."""
-        here = _where("set_data")
+        here = _here()
         check_text("wf.set_data: key", key)
         if here is None:
             _plain().data[key] = value
@@ -103,76 +109,64 @@ class WorkflowContext:
             here.touch()
             here.writes[key] = Raw(here.codec.encode(value, f"data {key!r}", apart=True))
         else:
-            here.set_data(key, Raw(here.codec.encode(value, f"data {key!r}", apart=True)))
+            here.outputs.set_data(key, Raw(here.codec.encode(value, f"data {key!r}", apart=True)))
 
     def get_data(self, key: str, default: Any = None) -> Any:
         """What was kept under `key` up to this point."""
-        here = _where("get_data")
+        here = _here()
         check_text("wf.get_data: key", key)
         if here is None:
             return _plain().data.get(key, default)
-        raw = here.data.get(key)
-        if isinstance(here, StepContext):
-            raw = here.writes.get(key, raw)
+        data = here.data | here.writes if isinstance(here, StepContext) else here.journal.data
+        raw = data.get(key)
         return default if raw is None else here.codec.decode(raw)
 
     def stream(self, item: object) -> None:
         """Give an item to those who watch the run: `for item in run.stream()`."""
-        here = _where("stream")
+        here = _here()
         if isinstance(here, StepContext):
             this_step.stream(item)
         elif here is not None:
-            here.stream(Raw(here.codec.encode(item, "a streamed item")))
+            here.outputs.stream(Raw(here.codec.encode(item, "a streamed item")))
 
     def uuid(self) -> uuid.UUID:
         """A random UUID that is the same on every replay."""
-        here = _where("uuid")
-        if isinstance(here, StepContext):
-            _only_workflow("uuid()")
-        return uuid.uuid4() if here is None else here.uuid()
+        here = _in_workflow("uuid()")
+        return uuid.uuid4() if here is None else here.values.uuid()
 
     def random(self) -> float:
         """A random number in [0, 1) that is the same on every replay."""
-        here = _where("random")
-        if isinstance(here, StepContext):
-            _only_workflow("random()")
-        return random.random() if here is None else here.random()
+        here = _in_workflow("random()")
+        return random.random() if here is None else here.values.random()
 
     def utc_now(self) -> dt.datetime:
         """The time, the same on every replay."""
-        here = _where("utc_now")
-        if isinstance(here, StepContext):
-            _only_workflow("utc_now()")
+        here = _in_workflow("utc_now()")
         if here is None:
             return dt.datetime.now(dt.UTC)
-        return _EPOCH + dt.timedelta(microseconds=here.read_time())
+        return _EPOCH + dt.timedelta(microseconds=here.values.read_time())
 
     @property
     def attempt(self) -> int:
         """Which attempt of the whole workflow this is, from 1."""
-        here = _where("attempt")
-        if isinstance(here, StepContext):
-            _only_workflow("attempt")
-        return 1 if here is None else here.attempt
+        here = _in_workflow("attempt")
+        return 1 if here is None else here.journal.attempt
 
     @property
     def scheduled_at(self) -> dt.datetime | None:
         """The tick that started this run, in its schedule's time zone; None if no schedule did."""
-        here = _where("scheduled_at")
-        if isinstance(here, StepContext):
-            _only_workflow("scheduled_at")
-        if here is None or here.scheduled_at is None:
+        here = _in_workflow("scheduled_at")
+        beginning = None if here is None else here.journal.beginning
+        if beginning is None or beginning.scheduled_at is None:
             return None
-        zone = dt.timezone(dt.timedelta(seconds=here.scheduled_offset))
-        return (_EPOCH + dt.timedelta(microseconds=here.scheduled_at)).astimezone(zone)
+        zone = dt.timezone(dt.timedelta(seconds=beginning.scheduled_offset))
+        return (_EPOCH + dt.timedelta(microseconds=beginning.scheduled_at)).astimezone(zone)
 
     @property
     def history_length(self) -> int:
         """How many events this run's history has up to here, since it last continued as new; the same on every replay."""
-        here = _where("history_length")
-        if isinstance(here, StepContext):
-            _only_workflow("history_length")
-        return 1 if here is None else here.history_length
+        here = _in_workflow("history_length")
+        return 1 if here is None else here.journal.history_length
 
     @property
     def should_continue(self) -> bool:
@@ -182,15 +176,13 @@ class WorkflowContext:
 
     def patched(self, change: str) -> bool:
         """Whether this run goes the new way of a changed workflow: runs that were past this point do not."""
-        here = _where("patched")
         check_text("wf.patched: change", change)
-        if isinstance(here, StepContext):
-            _only_workflow("patched()")
-        return True if here is None else here.patched(change)
+        here = _in_workflow("patched()")
+        return True if here is None else here.values.patched(change)
 
     def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
         """End this history and begin again under the same id, with these arguments."""
-        here = _where("continue_as_new")
+        here = _here()
         if not isinstance(here, Execution):
             raise WrongContextError("wf.continue_as_new() is for workflow code in a run; here, call the function again")
         if not here.info.durable:
@@ -202,7 +194,7 @@ class WorkflowContext:
 
     def sleep(self, duration: Duration) -> None:
         """The plain-call form of `await sleep(...)`."""
-        here = _where("sleep")
+        here = _here()
         us = to_us(duration, "sleep")
         if isinstance(here, Execution):
             wait_plainly(here.loop.sleep(us))
@@ -228,7 +220,7 @@ class WorkflowContext:
     ) -> Coroutine[None, None, None]:
         """Send a payload to a hook of another run of the app, once: `await wf.send(run_id, "approval", payload)`. It leaves
         with the next commit. If there is no such run, or it has ended, this run's history and log say so."""
-        here = _where("send")
+        here = _here()
         if isinstance(here, StepContext):
             raise WrongContextError(
                 "wf.send() in a step: a step sends with app.get_run(run_id).send(name, payload); wf.send is for workflow code"
@@ -244,7 +236,7 @@ class WorkflowContext:
         encoded = Raw(encode_payload(here.codec, here.program.hook_models, name, payload))
 
         def begin() -> Future[None]:
-            here.send(run_id, name, key or "", encoded)
+            here.outputs.send(run_id, name, key or "", encoded)
             done: Future[None] = Future(here.loop)
             done.set_result(None)
             return done

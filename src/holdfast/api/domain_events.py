@@ -61,7 +61,7 @@ def emit_now(name: str, payload: object, key: str | None) -> str:
     loop, step = running(), current_step.get()
     if loop is not None:
         execution: Execution = loop.execution
-        return execution.emit(name, Raw(encode_event(execution.codec, name, payload)), key)
+        return execution.outputs.emit(name, Raw(encode_event(execution.codec, name, payload)), key)
     if step is not None:
         return emit_in_step(step, name, payload, key)
     logger.warning("emit(%r) outside a run reaches nobody: use app.emit(...) there", name)

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
@@ -17,7 +18,6 @@ from msgspec import Raw
 
 from holdfast.api.calls import Call, ChildRun, StepFuture
 from holdfast.api.checks import check_arguments, to_epoch
-from holdfast.api.client import Client
 from holdfast.api.direct_calls import call_directly, call_in_transaction
 from holdfast.api.handles import Run
 from holdfast.api.options import (
@@ -39,10 +39,10 @@ from holdfast.blocking import run_blocking, twin
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
-from holdfast.core.loop import running, wait_plainly
+from holdfast.core.greenlets import wait_plainly
+from holdfast.core.loop import running
 from holdfast.durations import to_us
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
-from holdfast.ports import Message
 from holdfast.printing import show
 
 P = ParamSpec("P")
@@ -60,7 +60,117 @@ CallableClass = type[_HasCall[P, R]]
 """A class whose instances are called: as a step or workflow it is called like its `__call__`."""
 
 
-class _Function(abc.ABC, Generic[P, R, F]):
+class _Startable(abc.ABC, Generic[P, R, F]):
+    """A function, or one with more said about the next call."""
+
+    _options: StartOptions = NO_OPTIONS
+
+    @property
+    @abc.abstractmethod
+    def _function(self) -> _Function[P, R, F]: ...
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Start a run. It is durable when this returns."""
+        return cast("Run[R]", self._prepare(args, kwargs)())
+
+    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """`start` for async code."""
+        start = self._prepare(args, kwargs)
+        stays = running() is not None or self._options.connection is not None  # which is this thread's
+        return cast("Run[R]", start() if stays else await asyncio.to_thread(start))
+
+    def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """Start a run and ask it something, in one commit; the run and its answer. If a run of that id is there already,
+        that one is asked."""
+        run, wait = self._start_asking(ask, args, kwargs)
+        return run, wait(None)
+
+    async def astart_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
+        """`start_and_ask` for async code."""
+        run, wait = await asyncio.to_thread(self._start_asking, ask, args, kwargs)
+        return run, await run_blocking(wait)
+
+    def _start_asking(
+        self, ask: Ask[A], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Run[R], Callable[[threading.Event | None], A]]:
+        """The run, and what waits for its answer."""
+        function = self._function
+        if not isinstance(ask, Ask):
+            raise ArgumentError(
+                f"start_and_ask({show(ask)}): give a request with its payload first: request.of(payload)"
+            )
+        check_request(ask.request, ask.id, ask.timeout)
+        if self._options.connection is not None:
+            raise WrongContextError(
+                f"{function!r}.start_and_ask(): there is no answer before your transaction is committed; use .start(), commit, "
+                "and ask the run"
+            )
+        if not isinstance(function, Workflow):
+            raise WrongContextError(f"{function!r}.start_and_ask(): a step answers nothing; start a workflow")
+        if self._options.debounce is not None:
+            raise ArgumentError(
+                "start_and_ask with debounce=: the run may begin much later, and its answer is waited for; start it, and ask "
+                "it then"
+            )
+        if not function._definition.options.durable:
+            raise WrongContextError(f"{function!r} has durable=False, and a run without a history can't be asked")
+        call = function._encode(args, kwargs)
+        function._app.codec.check_call(args, kwargs, function._arguments, function._definition.hints)
+        client = function._app.client
+        run, message = client.asker.start_and_ask(function.name, bytes(call), self._options, ask)
+        return Run(client, *run), lambda given_up: client.asker.await_answer(run, ask, message, given_up)
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Celery's spelling of `start`."""
+        return self.start(*args, **kwargs)
+
+    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
+        """Start a run for each call, all in one commit: either all are durable when this returns, or none was started.
+        A tuple is the arguments of a call; anything else is its only argument. `ids` are those of the runs, in the same
+        order."""
+        function, options = self._function, self._options
+        if function._execution() is not None:
+            raise WrongContextError(f"{function!r}.start_many() in a workflow: use .submit() for each, or a group")
+        given = calls_of(function.name, calls)
+        encoded = []
+        for args in given:
+            encoded.append((function.name, bytes(function._encode(args, {}))))
+            function._app.codec.check_call(args, {}, function._arguments, function._definition.hints)
+            check_input(function._definition, args, {})
+        chosen = options_of_many(function.name, len(given), options, ids)
+        started = function._app.client.start_many([(*call, each) for call, each in zip(encoded, chosen, strict=True)])
+        return cast("list[Run[R]]", started)
+
+    astart_many = twin(start_many)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
+        """Start it from a workflow without waiting: await what this gives, or call its `.result()`."""
+        function = self._function
+        execution = function._execution()
+        if execution is None:
+            raise WrongContextError(f"{function!r}.submit() works in a workflow; elsewhere use .start()")
+        refuse_connection(self._options)
+        submitted: F = function._submit(execution, function._encode(args, kwargs), self._options)
+        return submitted
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+        """All but the starting itself. What depends on the order of calls is settled here, on the caller's thread."""
+        function, options = self._function, self._options
+        call = function._encode(args, kwargs)
+        execution = function._execution()
+        if execution is not None:
+            refuse_connection(options)
+            if not isinstance(function, Workflow):
+                raise WrongContextError(
+                    f"{function!r}.start() in a workflow: call it, or use .submit(); a run of its own is for outside"
+                )
+            return lambda: function._child(execution, call, options, waited=False)
+        function._app.codec.check_call(args, kwargs, function._arguments, function._definition.hints)
+        chosen = options.with_id_in_step(function.name)
+        return lambda: function._app.start_run(function.name, bytes(call), chosen)
+
+
+class _Function(_Startable[P, R, F]):
     """What steps and workflows have in common."""
 
     _what: str
@@ -79,6 +189,10 @@ class _Function(abc.ABC, Generic[P, R, F]):
         self._arguments = f"the arguments of {self._described}"
         if definition.is_async:
             _mark_async(self)
+
+    @property
+    def _function(self) -> _Function[P, R, F]:
+        return self
 
     @property
     def name(self) -> str:
@@ -112,35 +226,6 @@ class _Function(abc.ABC, Generic[P, R, F]):
             )
         return execution
 
-    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Start a run. It is durable when this returns."""
-        return CallOptions(self, NO_OPTIONS).start(*args, **kwargs)
-
-    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """`start` for async code."""
-        return await CallOptions(self, NO_OPTIONS).astart(*args, **kwargs)
-
-    def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
-        """Start a run and ask it something, in one commit; the run and its answer. If a run of that id is there already,
-        that one is asked."""
-        return CallOptions(self, NO_OPTIONS).start_and_ask(ask, *args, **kwargs)
-
-    async def astart_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
-        """`start_and_ask` for async code."""
-        return await CallOptions(self, NO_OPTIONS).astart_and_ask(ask, *args, **kwargs)
-
-    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
-        """Start a run for each call, all in one commit: either all are durable when this returns, or none was started.
-        A tuple is the arguments of a call; anything else is its only argument. `ids` are those of the runs, in the same
-        order."""
-        return CallOptions(self, NO_OPTIONS).start_many(calls, ids=ids)
-
-    astart_many = twin(start_many)
-
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Celery's spelling of `start`."""
-        return self.start(*args, **kwargs)
-
     def apply_async(
         self,
         args: tuple[Any, ...] = (),
@@ -156,7 +241,7 @@ class _Function(abc.ABC, Generic[P, R, F]):
             called = self.s().clone(args, kwargs)
             return called.apply_async(link=link, link_error=link_error, **options)
         chosen = start_options_of(f"{self!r}.apply_async()", options)
-        return cast("Run[R]", CallOptions(self, chosen).start_with(*check_arguments(args, kwargs)))
+        return cast("Run[R]", CallOptions(self, chosen)._prepare(*check_arguments(args, kwargs))())
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """A signature: a call that has not been made, to be put together with others. What comes before it in a chain
@@ -179,10 +264,6 @@ class _Function(abc.ABC, Generic[P, R, F]):
         given, named = check_arguments(args, kwargs)
         made = Signature(self._app, self._definition, given, named)
         return made.set(immutable=immutable, **options)
-
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
-        """Start it from a workflow without waiting: await what this gives, or call its `.result()`."""
-        return CallOptions(self, NO_OPTIONS).submit(*args, **kwargs)
 
     @takes(CallWords)
     def options(self, **words: Unpack[CallWords]) -> CallOptions[P, R, F]:
@@ -222,7 +303,7 @@ class Step(_Function[P, R, StepFuture[R]]):
         return chunks(self.s(), items, size)
 
     def _ask(self, execution: Execution, call: Raw, options: StartOptions) -> asyncio.Future[Any]:
-        return execution.ask_step(self.name, call, options=step_overrides(options))
+        return execution.steps.ask(self.name, call, options=step_overrides(options))
 
     def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> StepFuture[R]:
         return StepFuture(self._ask(execution, call, options))
@@ -236,10 +317,10 @@ class SyncStep(Step[P, R]):
         if execution is None:
             definition, app = self._definition, self._app
             if not definition.options.transaction:
-                return cast("R", call_directly(definition, args, kwargs, app.replaced))
-            call = functools.partial(call_directly, definition, args, kwargs, app.replaced)
+                return cast("R", call_directly(definition, args, kwargs, app.definitions.replaced))
+            call = functools.partial(call_directly, definition, args, kwargs, app.definitions.replaced)
             return cast("R", call_in_transaction(call, lambda: app.client.store.transaction(None, "")))
-        found: R = wait_plainly(execution.ask_step(self._definition.name, self._encode(args, kwargs)))
+        found: R = wait_plainly(execution.steps.ask(self._definition.name, self._encode(args, kwargs)))
         return found
 
 
@@ -249,9 +330,12 @@ class AsyncStep(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         execution = self._execution()
         if execution is None:
-            return cast("Coroutine[None, None, R]", call_directly(self._definition, args, kwargs, self._app.replaced))
+            return cast(
+                "Coroutine[None, None, R]",
+                call_directly(self._definition, args, kwargs, self._app.definitions.replaced),
+            )
         call = self._encode(args, kwargs)
-        return Call(execution, lambda: execution.ask_step(self._definition.name, call), self._described)
+        return Call(execution, lambda: execution.steps.ask(self._definition.name, call), self._described)
 
 
 class Workflow(_Function[P, R, ChildRun[R]]):
@@ -261,7 +345,7 @@ class Workflow(_Function[P, R, ChildRun[R]]):
     _definition: WorkflowDefinition
 
     def _child(self, execution: Execution, call: Raw, options: StartOptions, waited: bool) -> ChildRun[R]:
-        child = execution.ask_child(
+        child = execution.children.ask(
             self.name, call, options=self._child_options(execution, options), waited=waited,
             abandon=options.on_parent_close == "abandon",
         )  # fmt: skip
@@ -312,114 +396,16 @@ class AsyncWorkflow(Workflow[P, R]):
         )
 
 
-class CallOptions(Generic[P, R, F]):
+class CallOptions(_Startable[P, R, F]):
     """A function with more said about the next call."""
 
     def __init__(self, function: _Function[P, R, F], options: StartOptions) -> None:
-        self._function = function
+        self._called = function
         self._options = options
 
-    def start(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Start a run, with these options. It is durable when this returns."""
-        return cast("Run[R]", self.start_with(args, kwargs))
-
-    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """`start` for async code."""
-        start = self._prepare(args, kwargs)
-        stays = running() is not None or self._options.connection is not None  # which is this thread's
-        return cast("Run[R]", start() if stays else await asyncio.to_thread(start))
-
-    def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
-        """Start a run and ask it something, in one commit; the run and its answer."""
-        client, run, message = self._start_asking(ask, args, kwargs)
-        return run, client.await_answer(run, ask, message)
-
-    async def astart_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
-        """`start_and_ask` for async code."""
-        client, run, message = await asyncio.to_thread(self._start_asking, ask, args, kwargs)
-        return run, await run_blocking(lambda given_up: client.await_answer(run, ask, message, given_up))
-
-    def _start_asking(
-        self, ask: Ask[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Client, Run[R], Message]:
-        function = self._function
-        if not isinstance(ask, Ask):
-            raise ArgumentError(
-                f"start_and_ask({show(ask)}): give a request with its payload first: request.of(payload)"
-            )
-        check_request(ask.request, ask.id, ask.timeout)
-        if self._options.connection is not None:
-            raise WrongContextError(
-                f"{function!r}.start_and_ask(): there is no answer before your transaction is committed; use .start(), commit, "
-                "and ask the run"
-            )
-        if not isinstance(function, Workflow):
-            raise WrongContextError(f"{function!r}.start_and_ask(): a step answers nothing; start a workflow")
-        for option in ("debounce", "connection"):
-            if getattr(self._options, option) is not None:
-                raise ArgumentError(
-                    f"start_and_ask with {option}=: the run may begin much later, and its answer is waited for; start it, and "
-                    "ask it then"
-                )
-        if not function._definition.options.durable:
-            raise WrongContextError(f"{function!r} has durable=False, and a run without a history can't be asked")
-        call = function._encode(args, kwargs)
-        function._app.codec.check_call(args, kwargs, function._arguments, function._definition.hints)
-        client = function._app.client
-        run, message = client.start_and_ask(function.name, bytes(call), self._options, ask)
-        return client, cast("Run[R]", run), message
-
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Celery's spelling of `start`."""
-        return self.start(*args, **kwargs)
-
-    def start_many(self, calls: Iterable[Any], *, ids: Iterable[str] | None = None) -> list[Run[R]]:
-        """`start_many`, with these options for all of them."""
-        function, options = self._function, self._options
-        if function._execution() is not None:
-            raise WrongContextError(f"{function!r}.start_many() in a workflow: use .submit() for each, or a group")
-        given = calls_of(function.name, calls)
-        encoded = []
-        for args in given:
-            encoded.append((function.name, bytes(function._encode(args, {}))))
-            function._app.codec.check_call(args, {}, function._arguments, function._definition.hints)
-            check_input(function._definition, args, {})
-        chosen = options_of_many(function.name, len(given), options, ids)
-        started = function._app.client.start_many([(*call, each) for call, each in zip(encoded, chosen, strict=True)])
-        return cast("list[Run[R]]", started)
-
-    astart_many = twin(start_many)
-
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> F:
-        """Start it from a workflow without waiting."""
-        function = self._function
-        execution = function._execution()
-        if execution is None:
-            raise WrongContextError(f"{function!r}.submit() works in a workflow; elsewhere use .start()")
-        refuse_connection(self._options)
-        return function._submit(execution, function._encode(args, kwargs), self._options)
-
-    def _parts(self) -> tuple[_Function[P, R, F], StartOptions]:
-        return self._function, self._options
-
-    def start_with(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._prepare(args, kwargs)()
-
-    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-        """All but the starting itself. What depends on the order of calls is settled here, on the caller's thread."""
-        function, options = self._function, self._options
-        call = function._encode(args, kwargs)
-        execution = function._execution()
-        if execution is not None:
-            refuse_connection(options)
-            if not isinstance(function, Workflow):
-                raise WrongContextError(
-                    f"{function!r}.start() in a workflow: call it, or use .submit(); a run of its own is for outside"
-                )
-            return lambda: function._child(execution, call, options, waited=False)
-        function._app.codec.check_call(args, kwargs, function._arguments, function._definition.hints)
-        chosen = options.with_id_in_step(function.name)
-        return lambda: function._app.start_run(function.name, bytes(call), chosen)
+    @property
+    def _function(self) -> _Function[P, R, F]:
+        return self._called
 
 
 def step_overrides(options: StartOptions) -> dict[str, object]:

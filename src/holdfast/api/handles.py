@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from holdfast.api.checks import check_number
+from holdfast.api.reading import Which
 from holdfast.api.requests import RequestDefinition
 from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
@@ -26,14 +27,6 @@ M = TypeVar("M")
 A = TypeVar("A")
 
 
-class Which(NamedTuple):
-    """A run, as a handle knows it. An id may be given to another run once this one is deleted; `no`, the store's own
-    number, never is. None stands for whichever run has the id now."""
-
-    id: str
-    no: int | None = None
-
-
 class RunStream:
     """What a run streams, from an item on: `for item in run.stream()`, or `async for`. It ends with the run."""
 
@@ -43,7 +36,7 @@ class RunStream:
         self._after = after
 
     def __iter__(self) -> Iterator[StreamedItem]:
-        return self._client.stream(self._run, self._after)
+        return self._client.waiter.stream(self._run, self._after)
 
     async def __aiter__(self) -> AsyncIterator[StreamedItem]:
         items = iter(self)
@@ -86,7 +79,7 @@ class Run(Generic[R]):
         With `propagate=False` the exception is given, not raised; of a group that failed, the values and exceptions
         of its members, in place.
         """
-        return self._client.result(self._which, timeout, propagate=propagate)  # type: ignore[no-any-return]
+        return self._client.waiter.result(self._which, timeout, propagate=propagate)  # type: ignore[no-any-return]
 
     def get(self, timeout: Duration | None = None, propagate: bool = True) -> R:
         """Celery's spelling of `result`."""
@@ -142,24 +135,24 @@ class Run(Generic[R]):
     @property
     def data(self) -> dict[str, Any]:
         """What the workflow has kept with `wf.set_data`."""
-        return self._client.data(self._which)
+        return self._client.reader.data(self._which)
 
     @property
     def steps(self) -> RunSteps:
         """Its steps and children, in the order they became known: `run.steps[0]`, or by name, `run.steps["charge"]`."""
-        return self._client.steps(self._which)
+        return self._client.reader.steps(self._which)
 
     def history(self) -> list[RunEvent]:
         """Everything that happened, in order."""
-        return self._client.history(self._which)
+        return self._client.reader.history(self._which)
 
     def logs(self) -> list[StepLogs]:
         """What its steps have logged, attempt by attempt."""
-        return self._client.logs(self._which)
+        return self._client.reader.logs(self._which)
 
     def status_history(self) -> list[StatusEntry]:
         """The statuses it went through, with times and the exceptions that caused them."""
-        return self._client.status_history(self._which)
+        return self._client.reader.status_history(self._which)
 
     def stream(self, after: int = 0) -> RunStream:
         """What the run streams, after item number `after`, as it comes."""
@@ -168,7 +161,7 @@ class Run(Generic[R]):
 
     def children(self) -> list[Run[Any]]:
         """The runs that it has started, oldest first."""
-        return self._client.children(self._which)
+        return [Run(self._client, row.id, row.no) for row in self._client.reader.children(self._which)]
 
     @property
     def correlation(self) -> str:
@@ -178,14 +171,13 @@ class Run(Generic[R]):
     def trace(self) -> TraceNode:
         """The process that it belongs to, as a tree: runs, the domain events they emit, the runs those start."""
         self._fetch()
-        return self._client.trace(self.id)
+        return self._client.reader.trace(self.id)
 
     def send(self, name: str, payload: object = None, *, key: str | None = None, connection: object = None) -> Sent:
         """Answer a hook. A payload that comes before the workflow asks is kept, in order; what is returned says whether
         the run waited for it. A run that waits for another hook is a warning: a name or key may be wrong. With the
         `connection` of an open transaction it is sent once that is committed."""
-        client = self._client if connection is None else self._client.joined(connection)
-        return client.send(self._which, name, payload, key)
+        return self._client.inside(connection).hooks.send(self._which, name, payload, key)
 
     @overload
     def ask(
@@ -210,34 +202,34 @@ class Run(Generic[R]):
         """Ask the run something and wait for its answer. RequestRefusedError if it refuses, TimeoutError if it takes too
         long, RunFinishedError if it ends without an answer. The same `id` again is the same request: it is asked once, and
         gets the same answer. In a step the id is made from the step, so that a retry asks the same."""
-        return self._client.ask(self._which, request, payload, id, timeout)
+        return self._client.asker.ask(self._which, request, payload, id, timeout)
 
     def wait_data(self, key: str, timeout: Duration | None = None) -> Any:
         """What the workflow has kept under `key` with `wf.set_data`, as soon as it has; TimeoutError if that takes too long,
         RunFinishedError if the run ends without."""
-        return self._client.wait_data(self._which, key, timeout)
+        return self._client.waiter.data(self._which, key, timeout)
 
     def cancel(self, reason: str = "") -> None:
         """Raise CancelledError where the workflow waits; its clean-up may still run steps."""
-        self._client.control(self._which, "cancel", reason)
+        self._client.inbox.cancel(self._which, reason)
 
     def terminate(self, reason: str) -> None:
         """End it without asking its code, for one that catches its cancellation or can't go on: nothing of it runs, not
         even its clean-up, and the children it waits for end likewise. It counts as cancelled, with the reason."""
-        self._client.terminate(self._which, reason)
+        self._client.inbox.terminate(self._which, reason)
 
     def pause(self, reason: str = "", *, children: bool = False) -> None:
         """Let nothing new begin; what executes ends and is kept. Its children go on, unless `children` says that those it
         waits for, and theirs, are paused too."""
-        self._client.pause(self._which, reason, children)
+        self._client.inbox.pause(self._which, reason, children)
 
     def resume(self, *, children: bool = False) -> None:
         """Go on after `pause`, or after the cause of STUCK was removed; with `children`, those it waits for too."""
-        self._client.resume(self._which, children)
+        self._client.inbox.resume(self._which, children)
 
     def retry(self) -> None:
         """Try a failed or cancelled run again; what it had completed is kept."""
-        self._client.retry(self._which)
+        self._client.inbox.retry(self._which)
 
     def fork(
         self,
@@ -251,24 +243,24 @@ class Run(Generic[R]):
 
         Steps under way at that point run anew: `fork_reruns` names them.
         """
-        return self._client.fork(self._which, at, replace, input, id)
+        return Run(self._client, *self._client.forker.fork(self._which, at, replace, input, id))
 
     def fork_reruns(self, at: int) -> list[str]:
         """The steps and children that a fork at event `at` would execute anew."""
-        return self._client.fork_reruns(self._which, at)
+        return self._client.forker.reruns(self._which, at)
 
     def delete(self) -> None:
         """Forget a run that has ended or is held, with its history."""
-        self._client.delete(self._which)
+        self._client.deleter.delete(self._which)
 
     def _fetch(self) -> RunRow:
-        return self._client.row(self._which)
+        return self._client.reader.row(self._which)
 
     # -- the async edge: the same methods, off the caller's loop
 
     async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
         return await run_blocking(
-            lambda given_up: self._client.result(self._which, timeout, given_up, propagate=propagate)
+            lambda given_up: self._client.waiter.result(self._which, timeout, given_up, propagate=propagate)
         )
 
     @overload
@@ -293,12 +285,12 @@ class Run(Generic[R]):
     ) -> Any:
         """`ask` for async code."""
         return await run_blocking(
-            lambda given_up: self._client.ask(self._which, request, payload, id, timeout, given_up)
+            lambda given_up: self._client.asker.ask(self._which, request, payload, id, timeout, given_up)
         )
 
     async def await_data(self, key: str, timeout: Duration | None = None) -> Any:
         """`wait_data` for async code."""
-        return await run_blocking(lambda given_up: self._client.wait_data(self._which, key, timeout, given_up))
+        return await run_blocking(lambda given_up: self._client.waiter.data(self._which, key, timeout, given_up))
 
     async def astatus(self) -> Status:
         return await asyncio.to_thread(lambda: self.status)

@@ -5,27 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from holdfast.api.calls import Call
 from holdfast.api.checks import check_hook, check_model
 from holdfast.api.models import Models, encode_checked
-from holdfast.api.tokens import sign, unsign
+from holdfast.api.tokens import TOKEN_LIFETIME, HookToken
 from holdfast.codec import Codec
-from holdfast.core import events as ev
 from holdfast.core.context import current_step
 from holdfast.core.domain_events import Scalar
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
 from holdfast.core.pending import PendingHook
-from holdfast.durations import SECOND, Duration, in_words, to_us
-from holdfast.errors import DecodeError, DefinitionError, HookPayloadError, HookTokenError, WrongContextError
-from holdfast.ports import RunRow
+from holdfast.durations import Duration, in_words, to_us
+from holdfast.errors import DecodeError, DefinitionError, HookPayloadError, WrongContextError
 from holdfast.printing import show
 
 M = TypeVar("M")
-TOKEN_LIFETIME = 30 * 86_400 * SECOND
-
 HOOKS = Models("hook")
 
 
@@ -55,7 +49,7 @@ class Answer(Call[M]):
     def _ask(self) -> PendingHook:
         if self._hook is None:
             expires = None if self._timeout is None else self._execution.loop.now + self._timeout
-            self._hook = self._execution.ask_hook(self._name, self._key, expires, self._where)
+            self._hook = self._execution.hooks.ask(self._name, self._key, expires, self._where)
         return self._hook
 
     def _open(self) -> Future[Any]:
@@ -101,14 +95,11 @@ class HookCall(Answer[M]):
     def token(self) -> str:
         """Signed, for this hook alone, good for one answer and until the hook's timeout (else 30 days)."""
         hook = self._ask()
+        info = self._execution.info
         expires = self._execution.loop.now + (self._timeout or TOKEN_LIFETIME)
-        return make_token(
-            self._execution.info.secret,
-            Token(
-                self._execution.info.app, self._execution.run_id, self._name, self._key, hook.cmd, expires,
-                self._execution.info.run_no if hook.bound else 0,
-            ),
-        )  # fmt: skip
+        run_no = info.run_no if hook.bound else 0
+        token = HookToken(info.app, info.run_id, self._name, self._key, hook.cmd, expires, run_no)
+        return token.write(info.secret)
 
 
 def run_that_waits(what: str, word: str) -> Execution:
@@ -171,46 +162,3 @@ def make_hook(models: Models, name: Any, payload: Any) -> HookDefinition[Any]:
 def encode_payload(codec: Codec, models: Models, name: str, payload: object) -> bytes:
     """A payload as it is recorded, checked against the hook's model if it has one."""
     return encode_checked(codec, payload, models.find(name), f"hook {name!r}", HookPayloadError)
-
-
-class Token(msgspec.Struct, array_like=True):
-    """`run_no` is the store's number of the run: another run may get its id. It is 0 in tokens of older versions."""
-
-    app: str
-    run_id: str
-    name: str
-    key: str
-    cmd: str
-    expires: int
-    run_no: int = 0
-
-
-def make_token(secret: bytes, token: Token) -> str:
-    return sign(secret, msgspec.json.encode(token))
-
-
-def read_token(secret: bytes, text: str, app: str, now: int) -> Token:
-    try:
-        token = msgspec.json.decode(unsign(secret, text) or b"", type=Token)
-    except msgspec.MsgspecError:
-        raise HookTokenError("this token was altered, or made by another store; ask for a new link") from None
-    if token.app != app:
-        raise HookTokenError(f"this token is for app {token.app!r}, not {app!r}")
-    if token.expires < now:
-        raise HookTokenError(f"this token for hook {token.name!r} has expired; ask for a new link")
-    return token
-
-
-def is_of_run(token: Token, row: RunRow, opened: ev.HookOpened | None) -> bool:
-    """Whether a token was made for this very run. `opened` is how the run asked for the token's hook. One that doesn't
-    tell the run is no older than the run if it is of it."""
-    if token.run_no:
-        return token.run_no == row.no
-    if opened is None or (opened.name, opened.key) != (token.name, token.key):
-        return False
-    lifetime = TOKEN_LIFETIME if opened.expires is None else opened.expires - opened.ts
-    return token.expires - lifetime >= row.created_at
-
-
-def used_already(name: str, run_id: str) -> HookTokenError:
-    return HookTokenError(f"this token for hook {name!r} of run {run_id} was used already; it is good for one answer")

@@ -95,8 +95,6 @@ class StartOptions:
             to_epoch(self.expires, "expires")
         else:
             timeout_of("expires", self.expires)
-        if self.data is not None:
-            check_data("data", self.data)
         self._check_debounce()
 
     def _check_debounce(self) -> None:
@@ -152,23 +150,35 @@ class CallWords(StartWords, total=False):
     on_parent_close: OnParentClose
 
 
-def takes(words: type[Any]) -> Callable[[F], F]:
-    """Let a function with `**words` be seen with those words in its signature, and refuse others."""
-    known = [field for field in fields(StartOptions) if field.name in words.__optional_keys__]
+_STARTING: dict[str, Any] = {field.name: field.default for field in fields(StartOptions)}
+
+
+def takes(words: type[Any], defaults: Mapping[str, Any] = _STARTING) -> Callable[[F], F]:
+    """Let a method with `**words` be seen with those words in its signature, and refuse others."""
+    known = [name for name in defaults if name in words.__optional_keys__]
 
     def decorate(function: F) -> F:
+        shown = inspect.signature(function)
+        own = [each for each in shown.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        takes = {*known, *(each.name for each in own[1:])}
+
         @functools.wraps(function)
         def refusing(self: Any, **given: Any) -> Any:
-            unknown = next((name for name in given if name not in words.__optional_keys__), None)
+            unknown = next((name for name in given if name not in takes), None)
             if unknown is not None:
-                names = ", ".join(field.name for field in known)
-                raise TypeError(f"{self!r}.options() got an unexpected keyword argument {unknown!r}; known: {names}")
+                raise TypeError(
+                    f"{self!r}.{function.__name__}() got an unexpected keyword argument {unknown!r}; known: {', '.join(known)}"
+                )
             return function(self, **given)
 
-        shown = inspect.signature(function)
-        self, keyword = next(iter(shown.parameters.values())), inspect.Parameter.KEYWORD_ONLY
-        said = [inspect.Parameter(each.name, keyword, default=each.default, annotation=each.type) for each in known]
-        refusing.__signature__ = shown.replace(parameters=[self, *said])  # type: ignore[attr-defined]
+        said = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name],
+                annotation=words.__annotations__[name].__forward_arg__,
+            )
+            for name in known
+        ]  # fmt: skip
+        refusing.__signature__ = shown.replace(parameters=[own[0], *said, *own[1:]])  # type: ignore[attr-defined]
         return cast("F", refusing)
 
     return decorate

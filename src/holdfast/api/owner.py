@@ -9,14 +9,18 @@ from typing import Any, Protocol
 from holdfast.api.client import Client
 from holdfast.api.handles import Run
 from holdfast.api.options import StartOptions
+from holdfast.codec import Codec
 from holdfast.core.definitions import StepOptions, WorkflowOptions
 from holdfast.core.execution import Execution
 from holdfast.core.registry import Definitions
-from holdfast.ports import ScheduleRow
 
 
-class Owner(Definitions, Protocol):
+class Owner(Protocol):
     """An app, as what it defines sees it."""
+
+    name: str
+    codec: Codec
+    definitions: Definitions
 
     @property
     def client(self) -> Client: ...
@@ -29,8 +33,6 @@ class Owner(Definitions, Protocol):
         """Carry out a canvas in the run whose code asks."""
 
     def encode_by_name(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes: ...
-
-    def declare_schedule(self, row: ScheduleRow) -> None: ...
 
     def define_step(self, function: Any, name: str | None, options: StepOptions, place: str = "") -> Any: ...
 

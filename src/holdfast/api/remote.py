@@ -42,7 +42,7 @@ class Remote:
 
     def start(self, *args: Any, **kwargs: Any) -> Run[Any]:
         """Start a run. It is durable when this returns, whether or not a worker knows the name by now."""
-        return self._app.client.start(self.name, self._encode(args, kwargs), self._options)
+        return self._app.start_run(self.name, self._encode(args, kwargs), self._options)
 
     async def astart(self, *args: Any, **kwargs: Any) -> Run[Any]:
         """`start` for async code."""
@@ -76,6 +76,6 @@ class Remote:
         return Remote(self._app, self.name, StartOptions(**words))
 
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        if self._app.knows(self.name):
+        if self._app.definitions.knows(self.name):
             return self._app.encode_by_name(self.name, args, kwargs)
         return self._app.codec.encode_call(args, kwargs, f"the arguments of {self.name!r}")

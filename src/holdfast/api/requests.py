@@ -53,14 +53,14 @@ class Request(Generic[M, A]):
     def answer(self, value: A) -> None:
         """What whoever has asked gets."""
         codec = self._execution.codec
-        self._execution.answer_request(
+        self._execution.requests.answer(
             self._event, Raw(codec.encode(value, f"the answer to request {self._event.name!r}"))
         )
 
     def refuse(self, reason: str | BaseException) -> None:
         """Whoever has asked gets a RequestRefusedError with this reason."""
         error = reason if isinstance(reason, BaseException) else RequestRefusedError(reason)
-        self._execution.answer_request(self._event, ev.NULL, Raw(self._execution.codec.encode_error(error)))
+        self._execution.requests.answer(self._event, ev.NULL, Raw(self._execution.codec.encode_error(error)))
 
     def __repr__(self) -> str:
         return f"<request {self._event.name!r} {self.id!r}>"
@@ -126,14 +126,14 @@ class RequestDefinition(Generic[M, A]):
 
         def listen() -> None:
             nonlocal waiting
-            waiting = execution.next_request(self.name)
+            waiting = execution.requests.next(self.name)
             waiting.add_done_callback(arrived)
 
         def arrived(event: Any) -> None:
             if event.cancelled():
                 return
             if found.done():
-                execution.return_request(event.result())
+                execution.requests.put_back(event.result())
                 return
             request = self._read(execution, event.result())
             if request is None:
@@ -188,7 +188,7 @@ class RequestDefinition(Generic[M, A]):
                     answer = await answer
                 request.answer(answer)
             except (Exception, ContinueAsNew) as error:
-                if not execution.is_unanswered(event):
+                if not execution.requests.is_unanswered(event):
                     raise
                 if isinstance(error, ContinueAsNew):
                     error = WrongContextError(
@@ -200,7 +200,7 @@ class RequestDefinition(Generic[M, A]):
         def begin(event: ev.RequestReceived) -> None:
             execution.loop.create_task(handle(event), name=f"request {self.name}", context=context)
 
-        execution.handle_requests(self.name, begin)
+        execution.requests.handle(self.name, begin)
         return handler
 
 

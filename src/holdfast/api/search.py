@@ -1,16 +1,66 @@
-"""What runs are searched by: ranges and beginnings of what they have published with `wf.set_data`."""
+"""What runs are searched by: how and when they were started, and what they have published with `wf.set_data`."""
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
-from holdfast.api.checks import check_text
+from holdfast.api.checks import check_text, to_epoch
 from holdfast.codec import Codec
 from holdfast.codec.ordering import LAST_CHARACTER, next_kind, order_key
+from holdfast.durations import Duration
 from holdfast.errors import ArgumentError
-from holdfast.ports import DataSpan
+from holdfast.ports import DataSpan, RunQuery, Status
 from holdfast.printing import show
+
+
+class PageFilter(TypedDict, total=False):
+    """What `app.runs(...)` takes to say which runs are meant."""
+
+    status: Status | str | Sequence[Status | str] | None
+    workflow: str | None
+    parent: str | None
+    since: dt.datetime | None
+    until: dt.datetime | None
+    data: dict[str, Any] | None
+    schedule: str | None
+
+
+class RunFilter(PageFilter, total=False):
+    """What `app.select(...)` and `app.count(...)` take."""
+
+    older_than: Duration | None
+
+
+ALL_RUNS = dict.fromkeys(("status", "workflow", "parent", "since", "until", "older_than", "data", "schedule"))
+"""A filter that names none of them."""
+
+
+def query_of(given: PageFilter, codec: Codec) -> RunQuery:
+    """What a filter asks for; ArgumentError says what it can't mean."""
+    status, data = given.get("status"), given.get("data")
+    since, until = given.get("since"), given.get("until")
+    statuses = [] if status is None else [status] if isinstance(status, str) else status
+    if not isinstance(statuses, list | tuple | set | frozenset):
+        raise ArgumentError(f"status={show(status)}: give one of {', '.join(Status)}, or a list of them")
+    for one in statuses:
+        if not isinstance(one, str) or one not in Status.__members__:
+            raise ArgumentError(f"status={show(one)}: give one of {', '.join(Status)}")
+    workflow, parent, schedule = given.get("workflow"), given.get("parent"), given.get("schedule")
+    for what, name in (("workflow", workflow), ("parent", parent), ("schedule", schedule)):
+        if name is not None:
+            check_text(what, name)
+    if data is not None and not isinstance(data, dict):
+        raise ArgumentError(f"data={show(data)}: give a dict of what runs have kept with wf.set_data")
+    equal, spans = conditions_of(data or {}, codec)
+    return RunQuery(
+        statuses=[str(s) for s in statuses], workflow=workflow, parent=parent, schedule=schedule,
+        since=None if since is None else to_epoch(since, "since"),
+        until=None if until is None else to_epoch(until, "until"),
+        data=equal, spans=spans,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

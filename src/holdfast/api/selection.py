@@ -139,7 +139,7 @@ def act_on(client: Client, action: Action, rows: Sequence[RunRow], reason: str =
     check_text("reason", reason, empty=action != "terminate")
     fit = [row for row in rows if row.status in APPLIES[action] and (action != "pause" or row.durable)]
     if action == "delete":
-        done = client.delete_all(fit)
+        done = client.deleter.delete_all(fit)
     else:
         late = action == "retry"
         orders = [

@@ -8,26 +8,22 @@ from __future__ import annotations
 import abc
 import asyncio
 import copy
-import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, Unpack
 
 import msgspec
-from msgspec import Raw
 
 from holdfast.api.calls import StepFuture
+from holdfast.api.canvas_writer import Writer, afterwards, check_partial
 from holdfast.api.checks import check_arguments, check_flag, check_number, duration_of, one_of
 from holdfast.api.direct_calls import call_directly
 from holdfast.api.handles import NoRun, Run
 from holdfast.api.options import (
     RunWords,
     StartOptions,
-    check_call,
-    check_input,
     start_options_of,
     step_options,
     takes,
-    wrong_call,
 )
 from holdfast.api.owner import Owner
 from holdfast.core.canvases import CanvasNode, OnFailure
@@ -43,7 +39,6 @@ C = TypeVar("C", bound="Canvas")
 STEP_OPTIONS = ("delay", "force_local", "max_losses", "max_retries", "queue", "retry_delay", "stall_timeout", "timeout")
 WORKFLOW_OPTIONS = ("delay", "max_retries", "priority", "timeout")
 RENAMED = {"countdown": "delay"}
-MOST_LEVELS = 100  # of nesting
 
 
 class Canvas(abc.ABC):
@@ -241,7 +236,7 @@ class Signature(Canvas):
         self.chosen: dict[str, Any] = {}
         self.immutable = immutable
         if args or kwargs:
-            _check_partial(definition, args, kwargs)
+            check_partial(definition, args, kwargs)
 
     @property
     def app(self) -> Owner:
@@ -267,7 +262,7 @@ class Signature(Canvas):
             raise WrongContextError(f"{self!r} in a workflow: await it, or call {self.name} itself")
         args, kwargs = (*args, *self.args), {**self.kwargs, **kwargs}
         if isinstance(self.definition, StepDefinition):
-            return call_directly(self.definition, args, kwargs, self._app.replaced)
+            return call_directly(self.definition, args, kwargs, self._app.definitions.replaced)
         return self.definition.function(*args, **kwargs)
 
     def set(self, **options: Any) -> Signature:
@@ -307,6 +302,7 @@ class Signature(Canvas):
         return made
 
     def _node(self, writer: Writer, given: bool | None) -> CanvasNode:
+        writer.check_app(self)
         writer.check(self, given)
         what = f"an argument of {self.name!r}"
         node = CanvasNode(
@@ -436,7 +432,7 @@ class chain(_Members):
         if not self.tasks:
             raise ArgumentError("chain(): a chain needs a member, e.g. chain(step.s(...), other.s())")
         return CanvasNode(
-            chain=[writer.write(task, given if i == 0 else _afterwards(given)) for i, task in enumerate(self.tasks)]
+            chain=[writer.write(task, given if i == 0 else afterwards(given)) for i, task in enumerate(self.tasks)]
         )
 
 
@@ -517,7 +513,7 @@ class chord(_Composition):
         if self.body is None:
             raise ArgumentError(f"{self!r} has no body: chord(header, body), or chord(header)(body)")
         header = [writer.write(task, given) for task in self.header.tasks]
-        return CanvasNode(chord=header, body=writer.write(self.body, _afterwards(given)), on_failure=self.on_failure)
+        return CanvasNode(chord=header, body=writer.write(self.body, afterwards(given)), on_failure=self.on_failure)
 
 
 class each(Canvas):
@@ -550,6 +546,7 @@ class each(Canvas):
         return each(self.step.clone(), self.items, self.star)
 
     def _node(self, writer: Writer, given: bool | None) -> CanvasNode:
+        writer.check_app(self)
         what = f"the items of {self!r}"
         calls = self.items if self.star else [(item,) for item in self.items]
         known = given if given is None else False
@@ -578,82 +575,6 @@ def chunks(step: Signature, items: Iterable[Any], size: int) -> group:
     made = group(each(step.clone(), items[i : i + size], star=True) for i in range(0, len(items), size))
     made._home = step.app
     return made
-
-
-# -- as data
-
-
-class Writer:
-    """Canvases to data, checked: every call must fit its function, with what it will be given."""
-
-    def __init__(self, app: Owner) -> None:
-        self._app = app
-        self._fitting: set[tuple[Any, ...]] = set()
-        self._level = 0
-
-    def write(self, canvas: Canvas, given: bool | None) -> Raw:
-        if canvas.app is not self._app if not isinstance(canvas, _Composition) else False:
-            raise WrongContextError(
-                f"{canvas!r} belongs to app {canvas.app.name!r}, the rest to {self._app.name!r}; a canvas is of one app"
-            )
-        if self._level > MOST_LEVELS:
-            raise ArgumentError(
-                f"a canvas is nested deeper than {MOST_LEVELS} levels; start a part of it from a workflow"
-            )
-        self._level += 1
-        try:
-            node = canvas._node(self, given)
-            node.link = [self.write(callback, _afterwards(given)) for callback in canvas._links]
-            node.link_error = [self.write(errback, _afterwards(given)) for errback in canvas._errbacks]
-            return Raw(msgspec.json.encode(node))
-        finally:
-            self._level -= 1
-
-    def value(self, value: Any, what: str) -> Raw:
-        return Raw(self._app.codec.encode(value, what))
-
-    def check(self, call: Signature, given: bool | None) -> None:
-        if given is None:
-            return
-        first = given and not call.immutable
-        looks = (call.name, first, len(call.args), *call.kwargs)
-        if looks not in self._fitting:
-            args = (None, *call.args) if first else call.args
-            after = " after the result of what comes before it" if first else ""
-            check_call(f"{call!r}{after}: {call.name}", call.definition, args, call.kwargs)
-            self._fitting.add(looks)
-
-    def check_values(self, call: Signature, given: bool | None, what: str) -> None:
-        """What is known of its arguments must be what the function's annotations ask for."""
-        if given is None:
-            return
-        after = int(given and not call.immutable)
-        self._app.codec.check_call(call.args, call.kwargs, what, call.definition.hints, after)
-        if not after:
-            check_input(call.definition, call.args, call.kwargs)
-
-
-_fitting: dict[Any, set[tuple[Any, ...]]] = weakref.WeakKeyDictionary()  # type: ignore[assignment]
-
-
-def _check_partial(
-    definition: StepDefinition | WorkflowDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    """Too many arguments and unknown names are wrong whatever comes before. Each form of a call is tried once."""
-    forms = _fitting.setdefault(definition.function, set())
-    form = (len(args), *kwargs)
-    if form in forms:
-        return
-    try:
-        definition.signature.bind_partial(*args, **kwargs)
-    except TypeError as error:
-        raise wrong_call(definition.name, definition, error) from None
-    forms.add(form)
-
-
-def _afterwards(given: bool | None) -> bool | None:
-    """What comes after something is given its result, unless nothing is known yet."""
-    return None if given is None else True
 
 
 def _members(members: tuple[Any, ...], what: str) -> Iterator[Canvas]:

@@ -8,6 +8,13 @@ import hmac
 
 import msgspec
 
+from holdfast.core import events as ev
+from holdfast.durations import SECOND
+from holdfast.errors import HookTokenError
+from holdfast.ports import RunRow
+
+TOKEN_LIFETIME = 30 * 86_400 * SECOND  # of a hook that waits for ever
+
 
 def sign(secret: bytes, body: bytes, purpose: bytes = b"") -> str:
     """`purpose` keeps what was signed for one thing from being good for another."""
@@ -49,3 +56,45 @@ class StepToken(msgspec.Struct, array_like=True):
     def read(cls, secret: bytes, text: str) -> StepToken | None:
         body = unsign(secret, text, _STEP)
         return None if body is None else msgspec.json.decode(body, type=cls)
+
+
+class HookToken(msgspec.Struct, array_like=True):
+    """A hook that a run waits for. `run_no` is the store's number of the run: another run may get its id. It is 0 in tokens of
+    older versions."""
+
+    app: str
+    run_id: str
+    name: str
+    key: str
+    cmd: str
+    expires: int
+    run_no: int = 0
+
+    def write(self, secret: bytes) -> str:
+        return sign(secret, msgspec.json.encode(self))
+
+    @classmethod
+    def read(cls, secret: bytes, text: str, app: str, now: int) -> HookToken:
+        try:
+            token = msgspec.json.decode(unsign(secret, text) or b"", type=cls)
+        except msgspec.MsgspecError:
+            raise HookTokenError("this token was altered, or made by another store; ask for a new link") from None
+        if token.app != app:
+            raise HookTokenError(f"this token is for app {token.app!r}, not {app!r}")
+        if token.expires < now:
+            raise HookTokenError(f"this token for hook {token.name!r} has expired; ask for a new link")
+        return token
+
+    def is_of_run(self, row: RunRow, opened: ev.HookOpened | None) -> bool:
+        """Whether it was made for this very run. `opened` is how the run asked for its hook. A token that doesn't
+        tell the run is no older than the run if it is of it."""
+        if self.run_no:
+            return self.run_no == row.no
+        if opened is None or (opened.name, opened.key) != (self.name, self.key):
+            return False
+        lifetime = TOKEN_LIFETIME if opened.expires is None else opened.expires - opened.ts
+        return self.expires - lifetime >= row.created_at
+
+
+def used_already(name: str, run_id: str) -> HookTokenError:
+    return HookTokenError(f"this token for hook {name!r} of run {run_id} was used already; it is good for one answer")

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from holdfast.api.handles import Run, Which
-from holdfast.api.selection import Acted, Action, Selection
+from holdfast.api.handles import Run
+from holdfast.api.reading import Which
+from holdfast.api.selection import Action, Selection
 from holdfast.cli.arguments import value_of
 from holdfast.cli.bulk import Filter, act_on_all, by_filter
 from holdfast.cli.failures import Conflict, command, told_in_a_sentence, usage
@@ -17,7 +18,8 @@ from holdfast.cli.output import json_option, note, on_terminal, print_json, say
 from holdfast.cli.target import Target, one_run, open_target, run_ids
 from holdfast.views.summaries import run_summary
 
-Act = Callable[[Target, Run[Any]], None]
+Act = Callable[[Any], Any]
+"""Does something to a `Run`, or to the runs of a `Selection`: both have the same words for it."""
 
 some_runs = click.argument("runs", nargs=-1, shell_complete=run_ids)
 because = click.option("--reason", default="", help="Why; it is recorded.")
@@ -32,7 +34,7 @@ def _each(context: click.Context, prefixes: tuple[str, ...], as_json: bool, said
         try:
             with told_in_a_sentence(context.find_root()):
                 run = target.run(target.find(prefix).id)
-                act(target, run)
+                act(run)
                 done.append(run.id)
         except click.ClickException as failure:
             failures.append(failure)
@@ -54,16 +56,15 @@ def _act(
     chosen: Filter,
     as_json: bool,
     action: Action,
-    said: str,
-    one: Act,
-    many: Callable[[Selection], Acted],
+    act: Act,
 ) -> None:
     """Ask something of the runs that were named, or of all that the filter names."""
+    said = f"asked to {action}"
     if runs:
-        target = _each(context, runs, as_json, said, one)
+        target = _each(context, runs, as_json, said, act)
     else:
         target = open_target(context)
-        act_on_all(target, chosen, action, many, said, as_json)
+        act_on_all(target, chosen, action, act, said, as_json)
     _asked(target)
 
 
@@ -79,10 +80,7 @@ def _asked(target: Target) -> None:
 @click.pass_context
 def cancel(context: click.Context, runs: tuple[str, ...], chosen: Filter, reason: str, as_json: bool) -> None:
     """Cancel runs: CancelledError is raised where each waits, and its clean-up still happens."""
-    _act(
-        context, runs, chosen, as_json, "cancel", "asked to cancel", lambda target, run: run.cancel(reason),
-        lambda selection: selection.cancel(reason),
-    )  # fmt: skip
+    _act(context, runs, chosen, as_json, "cancel", lambda found: found.cancel(reason))
 
 
 @click.command()
@@ -94,10 +92,7 @@ def cancel(context: click.Context, runs: tuple[str, ...], chosen: Filter, reason
 def terminate(context: click.Context, runs: tuple[str, ...], chosen: Filter, reason: str, as_json: bool) -> None:
     """End runs for good, for code that catches its cancellation or can't go on: nothing of it runs, not even its
     clean-up, and the children that it waits for end likewise."""
-    _act(
-        context, runs, chosen, as_json, "terminate", "asked to terminate", lambda target, run: run.terminate(reason),
-        lambda selection: selection.terminate(reason),
-    )  # fmt: skip
+    _act(context, runs, chosen, as_json, "terminate", lambda found: found.terminate(reason))
 
 
 @click.command()
@@ -111,11 +106,7 @@ def pause(
     context: click.Context, runs: tuple[str, ...], chosen: Filter, reason: str, children: bool, as_json: bool
 ) -> None:
     """Let nothing new begin in runs; what executes ends and is kept. Their children go on, unless --children."""
-    _act(
-        context, runs, chosen, as_json, "pause", "asked to pause",
-        lambda target, run: run.pause(reason, children=children),
-        lambda selection: selection.pause(reason, children=children),
-    )  # fmt: skip
+    _act(context, runs, chosen, as_json, "pause", lambda found: found.pause(reason, children=children))
 
 
 @click.command()
@@ -126,10 +117,7 @@ def pause(
 @click.pass_context
 def resume(context: click.Context, runs: tuple[str, ...], chosen: Filter, children: bool, as_json: bool) -> None:
     """Let PAUSED runs go on, and STUCK ones whose cause was removed."""
-    _act(
-        context, runs, chosen, as_json, "resume", "asked to resume",
-        lambda target, run: run.resume(children=children), lambda selection: selection.resume(children=children),
-    )  # fmt: skip
+    _act(context, runs, chosen, as_json, "resume", lambda found: found.resume(children=children))
 
 
 @click.command()
@@ -139,9 +127,7 @@ def resume(context: click.Context, runs: tuple[str, ...], chosen: Filter, childr
 @click.pass_context
 def retry(context: click.Context, runs: tuple[str, ...], chosen: Filter, as_json: bool) -> None:
     """Try failed or cancelled runs again; what they completed is kept."""
-    _act(
-        context, runs, chosen, as_json, "retry", "asked to retry", lambda target, run: run.retry(), Selection.retry
-    )  # fmt: skip
+    _act(context, runs, chosen, as_json, "retry", lambda found: found.retry())
 
 
 @click.command()
@@ -154,15 +140,9 @@ def delete(context: click.Context, runs: tuple[str, ...], chosen: Filter, as_jso
     if runs and not chosen.yes:
         confirm(f"Delete {len(runs)} run{'s' if len(runs) > 1 else ''}, history and all?")
     if runs:
-        _each(context, runs, as_json, "deleted", _delete)
+        _each(context, runs, as_json, "deleted", Run.delete)
     else:
         act_on_all(open_target(context), chosen, "delete", Selection.delete, "deleted", as_json)
-
-
-def _delete(target: Target, run: Run[Any]) -> None:
-    run.delete()
-    if target.store.get(run.id) is not None:
-        raise Conflict(f"run {run.id} is just being written by a worker; try again in a moment")
 
 
 def confirm(question: str) -> None:
@@ -213,10 +193,9 @@ def ask(
     with exit code 4."""
     target = open_target(context)
     row = target.find(run)
-    client = target.app.client
     given = None if payload is None else value_of(payload)
     try:
-        answer = client.ask(Which(row.id, row.no), name, given, request_id, timeout, plain=True)
+        answer = target.app.client.asker.ask(Which(row.id, row.no), name, given, request_id, timeout, plain=True)
     except TimeoutError as error:
         raise Conflict(str(error)) from None
     if as_json:

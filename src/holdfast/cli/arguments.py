@@ -76,15 +76,15 @@ def encoded_call(app: App, name: str, words: tuple[str, ...], args_json: str | N
 
 
 def _definition(app: App, name: str) -> WorkflowDefinition | StepDefinition:
-    known = sorted(app.startable_names())
+    known = sorted(app.definitions.startable_names())
     if name not in known:
         raise UnknownNameError(
             f"no workflow or step named {name!r} in app {app.name!r}; known: {', '.join(known) or 'none'}"
         )
     try:
-        return app.find_workflow(name)
+        return app.definitions.find_workflow(name)
     except UnknownNameError:
-        return app.find_step(name)
+        return app.definitions.find_step(name)
 
 
 def _from_json(text: str) -> tuple[list[Any], dict[str, Any]]:

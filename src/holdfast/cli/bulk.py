@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import click
@@ -33,9 +33,7 @@ class Filter:
 
     @property
     def is_empty(self) -> bool:
-        return not any(
-            (self.statuses, self.workflow, self.parent, self.older_than, self.data, self.schedule, self.every)
-        )
+        return not any(given for name, given in vars(self).items() if name != "yes")
 
     def select(self, target: Target) -> Selection:
         until = None
@@ -61,22 +59,11 @@ def by_filter(function: Callable[..., None]) -> Callable[..., None]:
     """Options that name runs; the command gets them as one `chosen`."""
 
     @functools.wraps(function)
-    def call(
-        *args: Any,
-        statuses: tuple[str, ...],
-        workflow: str | None,
-        parent: str | None,
-        older_than: str | None,
-        data: tuple[str, ...],
-        schedule: str | None,
-        every: bool,
-        yes: bool,
-        **others: Any,
-    ) -> None:
-        chosen = Filter(statuses, workflow, parent, older_than, data, schedule, every, yes)
-        if chosen.is_empty != bool(others["runs"]):
+    def call(*args: Any, **given: Any) -> None:
+        chosen = Filter(**{field.name: given.pop(field.name) for field in fields(Filter)})
+        if chosen.is_empty != bool(given["runs"]):
             usage("name runs by their ids, or give a filter (--workflow, --status, --older-than, ..., or --all)")
-        function(*args, chosen=chosen, **others)
+        function(*args, chosen=chosen, **given)
 
     for option in reversed(
         (

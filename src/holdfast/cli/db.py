@@ -16,7 +16,7 @@ from holdfast.errors import StoreBusyError, StoreMovedError
 from holdfast.ports import FINAL, RunQuery
 from holdfast.stores.copying import copy as copy_store
 from holdfast.stores.moves import Move, move_of
-from holdfast.stores.shared import SqlStore
+from holdfast.stores.store import SqlStore
 from holdfast.wiring import open_database
 
 MANY = 100_000

@@ -129,7 +129,7 @@ def dev(context: click.Context, port: int | None, no_reload: bool, opens: bool, 
         note(f"app {app.name!r} on {host.store.url}, with a worker; Ctrl+C ends both")
         if opens:
             webbrowser.open(server.url)
-    logging.getLogger("holdfast").info("knows: %s", ", ".join(app.startable_names()))
+    logging.getLogger("holdfast").info("knows: %s", ", ".join(app.definitions.startable_names()))
     changed: list[str] = []
 
     def on_change(files: list[str]) -> None:

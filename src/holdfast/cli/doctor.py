@@ -11,7 +11,7 @@ import click
 from holdfast.cli.failures import RUN_FAILED, command
 from holdfast.cli.output import Line, Styled, json_option, print_json, print_lines
 from holdfast.cli.target import Target, open_target
-from holdfast.stores.shared import migrations
+from holdfast.stores.schema import migrations
 from holdfast.views.findings import Finding, Snapshot, findings_of, read_snapshot
 from holdfast.views.times import SECOND, length
 
@@ -54,7 +54,7 @@ def _store(target: Target) -> Iterator[Finding]:
 def _snapshot(target: Target) -> Snapshot:
     if not target.has_code:
         return read_snapshot(target.store, "", ())
-    return read_snapshot(target.store, target.app.build, target.app.known_names())
+    return read_snapshot(target.store, target.app.build, target.app.definitions.known_names())
 
 
 def _remedy(finding: Finding, target: Target) -> str:

@@ -171,7 +171,7 @@ def show(context: click.Context, run: str, as_json: bool) -> None:
 
 
 def details_of(target: Target, row: RunRow) -> dict[str, Any]:
-    return read_details(target.store, row, PlainReader(target.app.codec), target.app.max_attempts())
+    return read_details(target.store, row, PlainReader(target.app.codec), target.app.definitions.max_attempts())
 
 
 def doing(row: RunRow, now: int) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.api.client import Client
 from holdfast.api.functions import Step, Workflow
 from holdfast.api.handles import Run
 from holdfast.app import App, SystemClock
@@ -45,7 +44,7 @@ class Target:
 
     def run(self, run_id: str) -> Run[Any]:
         """To act on, as the user of this terminal."""
-        return Client(self.app, self.app.store, self.app.notifier, by=_user()).get(run_id)
+        return self.app.client.acting_as(_user()).get(run_id)
 
     def find(self, prefix: str) -> RunRow:
         """The run of that id, or the only one whose id begins so."""
@@ -225,7 +224,7 @@ def run_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 def startable_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     try:
-        names = _choose(ctx.find_root()).app.startable_names()
+        names = _choose(ctx.find_root()).app.definitions.startable_names()
     except Exception:
         return []
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -316,7 +316,7 @@ def _introduced(host: Host, app: App) -> str:
     queues = ", ".join(queue or DEFAULT_QUEUE for queue in sorted(host.engine.me.queues or ()))
     if isinstance(host.engine, Puller):
         return f"worker {host.worker_id} of app {app.name!r} on {host.store.url} executes steps of: {queues}"
-    names = ", ".join(app.startable_names())
+    names = ", ".join(app.definitions.startable_names())
     return f"worker {host.worker_id} of app {app.name!r} on {host.store.url} knows: {names}"
 
 

@@ -109,7 +109,7 @@ class Conductor:
     def _is_tried_again(self, error: BaseException) -> bool:
         """Whether the run has another attempt, should this be its end: then it has not failed for good."""
         execution = self.execution
-        return self._keyed and execution.program.retry_delay(error, execution.attempt) is not None
+        return self._keyed and execution.program.retry_delay(error, execution.journal.attempt) is not None
 
     def _run_errbacks(self) -> None:
         held_back, self._held_back = self._held_back, []
@@ -254,9 +254,9 @@ class Leaf(Part):
         options = {name: value for name, value in self._options().items() if name != "delay"}
         key = self.conductor.key(self.path)
         if node.step:
-            return execution.ask_step(node.step, call, options=options, key=key, resolve=resolve, raw=True)
+            return execution.steps.ask(node.step, call, options=options, key=key, resolve=resolve, raw=True)
         chosen = child_options(StartOptions(**options), node.durable, execution.loop.now)
-        child = execution.ask_child(
+        child = execution.children.ask(
             node.workflow, call, options=chosen, waited=True, abandon=False, key=key, resolve=resolve, raw=True
         )
         return child.future

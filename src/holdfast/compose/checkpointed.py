@@ -108,7 +108,7 @@ class Checkpointed(Composition):
         return Checkpoint(done[-1].key, {**self._initial(run), **results}, done[-1].ended_at)
 
     def _initial(self, run: Run[Any]) -> Context:
-        started = run._client.events(run._which)[0]
+        started = run._client.reader.events(run._which)[0]
         assert isinstance(started, ev.RunStarted)
         args, kwargs = self._home.codec.decode_call(started.input)
         return next(iter((*args, *kwargs.values())), None) or {}
@@ -138,7 +138,7 @@ class Checkpointed(Composition):
             try:
                 asked = handler.ask(execution, step.name, values.scope())
             except ArgumentError as error:
-                execution.refuse_step(step.name, step.runs, error)
+                execution.outputs.refuse_step(step.name, step.runs, error)
                 raise
             values.add(step.name, await asked)
         return Raw(values.whole())

@@ -49,7 +49,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
             return await self._follow_directly(dict(context or {}))
         # A run that has its plan was checked when it began; what the code needs by now is not asked of it.
         shape = self._plan().to_json()
-        plan = read_plan(loop.execution.plan(self.name, shape, check=lambda: self._check_context(context)))
+        plan = read_plan(loop.execution.outputs.plan(self.name, shape, check=lambda: self._check_context(context)))
         return Recorded(await self._carry_out(loop.execution, plan, context or {}))
 
     @abc.abstractmethod
@@ -128,7 +128,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         try:
             return find(self._home, runs, is_workflow)
         except UnknownNameError:
-            execution.diverge(
+            execution.comparison.diverged(
                 f"a plan in which step {key!r} runs {runs!r}",
                 f"a {self._what} {self.name!r} of {', '.join(self._handlers) or 'nothing'}, and no {runs!r} is known",
             )
@@ -138,8 +138,9 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         codec, hint = self._home.codec, Any
         if step is not None and not step.map_over:
             try:
-                definition = self._home.find_workflow if step.is_workflow else self._home.find_step
-                hint = definition(step.runs).result_type
+                known = self._home.definitions
+                find = known.find_workflow if step.is_workflow else known.find_step
+                hint = find(step.runs).result_type
             except UnknownNameError:
                 pass
         try:

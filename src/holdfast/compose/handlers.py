@@ -103,10 +103,10 @@ class Handler:
         """Ask for it under `key`. `given` are values beside the context, each with words for what it is."""
         recorded, resolve = self._arguments(execution.codec, scope, given or {})
         if not self.is_workflow:
-            return execution.ask_step(
+            return execution.steps.ask(
                 self.name, recorded, key=key, options=self._per_call, undoes=undoes, resolve=resolve, raw=True
             )
-        child = execution.ask_child(
+        child = execution.children.ask(
             self.name, recorded, key=key, options=dict(self._per_call), waited=True, abandon=False, undoes=undoes,
             resolve=resolve, raw=True,
         )  # fmt: skip
@@ -212,7 +212,7 @@ def _refuse_others(options: dict[str, Any], known: tuple[str, ...], what: str, f
 
 def find(home: Owner, name: str, is_workflow: bool) -> Handler:
     """The handler of what is registered under `name`; UnknownNameError if nothing is."""
-    definition = home.find_workflow(name) if is_workflow else home.find_step(name)
+    definition = home.definitions.find_workflow(name) if is_workflow else home.definitions.find_step(name)
     per_call = (
         child_options(NO_OPTIONS, definition.options.durable, 0) if isinstance(definition, WorkflowDefinition) else {}
     )

@@ -25,7 +25,8 @@ from holdfast.api.waiting import shield
 from holdfast.compose.composition import Composition, Context, StepValues
 from holdfast.compose.handlers import is_async
 from holdfast.core.execution import Execution
-from holdfast.core.loop import Future, wait_plainly
+from holdfast.core.greenlets import wait_plainly
+from holdfast.core.loop import Future
 from holdfast.core.plans import Plan, PlannedStep, undo_key
 from holdfast.errors import ArgumentError, SagaFailed, in_words
 from holdfast.printing import show
@@ -103,7 +104,9 @@ class saga:
     ) -> R:
         """Call a step or workflow as ever, and have `compensate` undo it should the block fail. That is a step or a
         workflow too; it is called with the action's result."""
-        function, options = (action, NO_OPTIONS) if not isinstance(action, CallOptions) else action._parts()
+        function, options = (
+            (action._function, action._options) if isinstance(action, CallOptions) else (action, NO_OPTIONS)
+        )
         if not isinstance(function, Step | Workflow):
             given: object = action
             remedy = "await it in a workflow" if isinstance(given, Canvas) else "make it one with @app.step"
@@ -259,9 +262,9 @@ def _undo_with(compensate: Callable[..., Any], what: str) -> Undo:
             return plainly(result)
         call = function._encode((*before, result), named)
         if isinstance(function, Step):
-            return execution.ask_step(function.name, call, undoes=cmd)
+            return execution.steps.ask(function.name, call, undoes=cmd)
         options = child_options(NO_OPTIONS, function._definition.options.durable, execution.loop.now)
-        return execution.ask_child(
+        return execution.children.ask(
             function.name, call, options=options, waited=True, abandon=False, undoes=cmd
         ).future  # fmt: skip
 
@@ -321,7 +324,7 @@ class Saga(Composition):
                 try:
                     action = s._begin(step.name, lambda: handler.ask(execution, step.name, values.scope()), undo)  # noqa: B023
                 except ArgumentError as error:
-                    execution.refuse_step(step.name, step.runs, error)
+                    execution.outputs.refuse_step(step.name, step.runs, error)
                     s._failed_at(step.name, error)
                     raise
                 values.add(step.name, await action)
@@ -335,7 +338,7 @@ class Saga(Composition):
             try:
                 asked = handler.ask(execution, undo_key(step.name), values.scope(), given, undoes=cmd)
             except ArgumentError as error:
-                execution.refuse_step(undo_key(step.name), step.undo, error)
+                execution.outputs.refuse_step(undo_key(step.name), step.undo, error)
                 raise
             await asked
 

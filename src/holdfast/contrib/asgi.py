@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast.api.checks import check_id, duration_of
-from holdfast.api.handles import Which
+from holdfast.api.reading import Which
 from holdfast.api.requests import RequestDefinition
 from holdfast.app import App
 from holdfast.blocking import run_blocking
@@ -100,7 +100,7 @@ def hooks(app: App, *, limit: int = 1_048_576) -> Asgi:
 
     async def handle(call: _Call) -> tuple[int, dict[str, Any]]:
         (token,) = _parts(call, r"/hooks/([^/]+)", "POST /hooks/{token}")
-        await asyncio.to_thread(lambda: app.client.check_token(token))  # before a stranger's body is read
+        await asyncio.to_thread(lambda: app.client.hooks.check_token(token))  # before a stranger's body is read
         await app.asend_hook(token, await call.payload())
         return 202, {"accepted": True}
 
@@ -133,7 +133,9 @@ def requests(
         payload = await call.payload()
         try:
             answer = await run_blocking(
-                lambda given_up: app.client.ask(Which(run_id), names[name], payload, key, timeout, given_up, plain=True)
+                lambda given_up: app.client.asker.ask(
+                    Which(run_id), names[name], payload, key, timeout, given_up, plain=True
+                )
             )
         except TimeoutError as error:
             return 504, {"error": printable(str(error))}
@@ -154,7 +156,7 @@ def steps(app: App, *, limit: int = 1_048_576) -> Asgi:
 
     async def handle(call: _Call) -> tuple[int, dict[str, Any]]:
         token, what = _parts(call, r"/steps/([^/]+)(/fail|/beat|)", "POST /steps/{token}, with /fail or /beat after it")
-        await asyncio.to_thread(lambda: app.client.check_step_token(token))
+        await asyncio.to_thread(lambda: app.client.handed_over.check_token(token))
         payload = await call.payload()
         if what == "/fail":
             if type(payload) is not str or not payload:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import msgspec
 from msgspec import Raw
@@ -16,15 +17,23 @@ class Command(msgspec.Struct, kw_only=True, gc=False):
 
 
 class ScheduleStep(Command, kw_only=True, gc=False):
-    """Execute an attempt of a step, at `not_before` or as soon as possible. `origin` is the same for a step that an
-    earlier attempt of the run has tried before. `worker` is where it has `started`, `began` is when its first attempt
-    did. `resolve` gives the arguments where `args` are only references. One that is `handed_over` ends elsewhere, `until` or
-    `limit` at the latest."""
+    """A step, from when code asks for it until it has an outcome, which the code gets as it is recorded if it is `raw`. It
+    has its `cmd` and its `cause` once all that one event led to is known.
 
-    cause: int
+    An attempt of it is to be executed at `not_before`, or as soon as possible. `origin` is the same for a step that an
+    earlier attempt of the run has tried before. `worker` is where it has `started`, `began` is when its first attempt
+    did. `resolve` gives the arguments where `args` are only references. One that is `handed_over` ends elsewhere, `until`
+    or `limit` at the latest."""
+
+    kind: ClassVar[str] = "s"
+    cmd: str = ""
+    cause: int = 0
     name: str
-    origin: str = ""
     args: Raw = NO_ARGS
+    key: str = ""
+    line: str = ""
+    raw: bool = False
+    origin: str = ""
     attempt: int = 1
     losses: int = 0
     not_before: int = 0
@@ -56,7 +65,7 @@ class StartChild(Command, kw_only=True, gc=False):
 
 
 class WatchChild(Command, kw_only=True, gc=False):
-    """Ask a child that nobody waited for to tell its outcome."""
+    """Ask a child that the code has not waited for to tell its outcome."""
 
     child_id: str
 

@@ -89,7 +89,7 @@ class StepContext:
         self._report(self.attempt, kind, value)
 
     def hear(self, record: LogRecord) -> bool:
-        """A record was logged by the step; True if nobody else is to see it."""
+        """A record was logged by the step; True if no other handler is to see it."""
         return False
 
     def kept_logs(self) -> bytes | None:

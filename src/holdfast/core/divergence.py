@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast.core.matching import Asked, Recorded, describe
+from holdfast.core.journal import Journal
+from holdfast.core.matching import Ask, Recorded, describe
 from holdfast.core.source_lines import lines_of_error
 from holdfast.printing import text_of
 
 if TYPE_CHECKING:
-    from holdfast.core.calls import Calls
+    from holdfast.core.execution import Execution
 
 NAMED = 3
 """So many of the things on one side are named."""
@@ -25,9 +26,9 @@ def history_side(kind: str, there: list[Recorded]) -> str:
     return f"no such thing, but {shown}" if shown else "no such thing"
 
 
-def code_side(execution: Calls) -> tuple[str, str, bool]:
+def code_side(execution: Execution) -> tuple[str, str, bool]:
     """What the code does instead of what is recorded, the line if it is known, and whether the input is what is wrong."""
-    main = execution._main
+    main = execution.code.task
     if main is None or not main.done():
         waits = ", ".join(_waits(execution)[:NAMED])
         return f"nothing like it, but waits for {waits}" if waits else "nothing like it", "", False
@@ -43,15 +44,15 @@ def code_side(execution: Calls) -> tuple[str, str, bool]:
     return f"nothing more: it raised {raised}", lines[-1] if lines else "", False
 
 
-def _waits(execution: Calls) -> list[str]:
-    found = [f"step {step.command.name!r}" for step in execution.steps.values()]
-    found += map(str, execution.hooks.values())
-    found += [f"child {child.name!r}" for child in execution.children.values() if child.waited]
-    timers: Iterable[Any] = execution.loop.timers.values()
+def _waits(execution: Execution) -> list[str]:
+    found = [f"step {step.name!r}" for step in execution.steps.pending.values()]
+    found += map(str, execution.hooks.pending.values())
+    found += [f"child {child.name!r}" for child in execution.children.pending.values() if child.waited]
+    timers = execution.loop.timers.by_id.values()
     return found + [f"a timer of {timer.delay / 1e6:g} s" for timer in timers]
 
 
-def renamed(there: Iterable[Recorded], asked: Iterable[Asked]) -> str:
+def renamed(there: Iterable[Recorded], asked: Iterable[Ask]) -> str:
     """What to do if one is the other under a new name; empty if none looks so."""
     for one in there:
         for other in asked:
@@ -61,18 +62,18 @@ def renamed(there: Iterable[Recorded], asked: Iterable[Asked]) -> str:
     return ""
 
 
-def advice(execution: Calls, unfit_input: bool) -> str:
-    forked_from = getattr(execution._beginning, "forked_from", None)
+def advice(journal: Journal, unfit_input: bool) -> str:
+    forked_from = journal.beginning.forked_from
     if unfit_input and forked_from:
         return "Give the fork an input that fits"
     if unfit_input:
         return "Give new parameters a default, and let old ones take what they took, then resume the run"
-    if forked_from and execution.info.same_build is not False:
+    if forked_from and journal.info.same_build is not False:
         return (
             f"This is a fork of run {forked_from}, and with its input or results replaced the code doesn't come to what "
             "both share: fork at an earlier event"
         )
-    if execution.info.same_build:
+    if journal.info.same_build:
         return (
             "The code is of the build that made this history, so it decides by something that is not recorded: look for "
             "random numbers, the clock, globals, the environment, the order of a set. Use wf.random(), wf.utc_now() or a "

@@ -1,4 +1,4 @@
-"""Domain events: their names and ids, and which of them somebody listens to."""
+"""Domain events: their names and ids, and which of them a subscriber wants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scalar = str | int | float | bool | None
 Where = Mapping[str, Scalar]
 
 LIFECYCLE = ("run.succeeded", "run.failed", "run.cancelled", "run.stuck", "step.failed")
-"""What Holdfast itself emits, if anybody listens."""
+"""What Holdfast itself emits, if there is a subscriber."""
 
 NAME_LIMIT = 200
 _LOOKUP_LIMIT = 100

@@ -6,15 +6,15 @@ Three families:
 * *Answers* record at once what code asked for (data set, child started, hook opened...); replay checks them.
 * *Notes* tell what became of a step on its way, or of the run, and never reach the code.
 
-`by` is who asked for it, where somebody did and has said who they are.
+`by` is who asked for it, where a person or program did, and has said who it is.
 
 Payloads that belong to users (`msgspec.Raw`) are the codec's JSON and are decoded where they are needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import ClassVar, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -170,7 +170,7 @@ class HookReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
 
 
 class RequestReceived(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """Somebody asks the run something and waits for the answer, kept in order until the workflow takes it. `request` is
+    """A client asks the run something and waits for the answer, kept in order until the workflow takes it. `request` is
     the id under which the answer is kept."""
 
     delivered: ClassVar[bool] = True
@@ -291,7 +291,7 @@ class StepLost(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False
 
 
 class StepHandedOver(StepOutcome, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """The attempt ends elsewhere: whoever has its token says how. `until` is when nobody waits for that any more, `limit`
+    """The attempt ends elsewhere: whoever has its token says how. `until` is when that is not waited for any more, `limit`
     when it has to be over whatever is heard of it; 0 is never."""
 
     until: int = 0
@@ -335,7 +335,7 @@ class ClockSetBack(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
 
 
 class MessageDropped(Event, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """A message to the run that nobody can read was taken out of its inbox."""
+    """A message to the run that can't be read was taken out of its inbox."""
 
     message: str
     reason: str = ""
@@ -428,6 +428,14 @@ AnyEvent: TypeAlias = (
     | RunFailed
     | RunCancelled
 )
+
+E = TypeVar("E", bound=Event)
+
+
+def unnumbered(events: Iterable[E]) -> tuple[E, ...]:
+    """In order, and without their numbers: as they are brought over into a new history."""
+    return tuple(msgspec.structs.replace(event, seq=0) for event in sorted(events, key=lambda event: event.seq))
+
 
 encode: msgspec.json.Encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)

@@ -156,7 +156,7 @@ def bind(what: str, name: str, limits: Iterable[Limit], signature: inspect.Signa
 
 
 def _own_name(name: str, limit: Limit, takes: tuple[str, ...]) -> str:
-    """What a limit that nobody has named is called: after its function, and what its keys are."""
+    """What a limit without a name of its own is called: after its function, and what its keys are."""
     return f"{name}/{'+'.join(takes) or 'key'}" if limit.key is not None else name
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.core.events import Commanded, Event
 
@@ -25,22 +26,34 @@ class Recorded(msgspec.Struct):
     cmd: str
     kind: str
     name: str
-    args: bytes
+    args: Raw
     cause: int
     event: Commanded
 
 
+class Ask(Protocol):
+    """A command as code asks for it."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def args(self) -> Raw: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def line(self) -> str: ...
+
+
 class Asked(msgspec.Struct):
-    """A command as code asks for it. `args` is None where arguments don't tell commands apart."""
+    """One that is recorded at once."""
 
     kind: str
     name: str
-    args: bytes
+    args: Raw
     key: str
-    line: str
-
-    def __str__(self) -> str:
-        return describe(self.kind, self.name, self.args)
+    line: str = ""
 
 
 KINDS = {
@@ -72,10 +85,14 @@ WORDS = {
 _STEP = re.compile(r"\d*s")
 
 
-def describe(kind: str, name: str, args: bytes) -> str:
-    text = args.decode(errors="replace")
+def describe(kind: str, name: str, args: Raw) -> str:
+    text = bytes(args).decode(errors="replace")
     text = "" if text in ("{}", "null") else text
     return f"{WORDS[kind]} {name!r}{' ' + (text if len(text) < 200 else text[:200] + '…') if text else ''}".strip()
+
+
+def words_of(asked: Ask) -> str:
+    return describe(asked.kind, asked.name, asked.args)
 
 
 def is_keyed(cmd: str) -> bool:
@@ -109,7 +126,7 @@ class Ledger:
                     known.event = event
                 continue
             seen.add(cmd)
-            recorded = Recorded(cmd, kind, event.name, bytes(event.args), event.cause, event)
+            recorded = Recorded(cmd, kind, event.name, event.args, event.cause, event)
             of_cause = self._open.get(event.cause)
             if of_cause is None:
                 of_cause = self._open[event.cause] = {}
@@ -144,7 +161,7 @@ class Ledger:
 
 
 _NOTHING: dict[str, Recorded] = {}
-A = TypeVar("A", bound=Asked)
+A = TypeVar("A", bound=Ask)
 
 
 class Match(Generic[A]):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
 
-from holdfast.core import commands as co
 from holdfast.core.domain_events import Scalar
 from holdfast.core.loop import Future
-from holdfast.core.matching import Asked
 
 FLAGS: tuple[str, ...] = ()
 """Changes of the core's own behaviour, recorded in each run, so that older histories replay as they were made."""
@@ -46,27 +44,6 @@ class Recorded(msgspec.Struct, frozen=True):
     any other, as it may hold anything."""
 
     data: Raw
-
-
-class StepCall(Asked, kw_only=True):
-    """A step as code asks for it."""
-
-    options: dict[str, object]
-    undoes: str
-    data: dict[str, Raw]
-    future: Future[Any]
-    resolve: Callable[[], bytes] | None = None
-    raw: bool = False
-    dropped: bool = False
-
-    def drop(self) -> None:
-        self.dropped = True
-
-
-class PendingStep(msgspec.Struct):
-    command: co.ScheduleStep
-    future: Future[Any]
-    raw: bool = False
 
 
 class PendingChild(msgspec.Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from holdfast.codec import Codec
 from holdfast.core.definitions import Around, StepDefinition, WorkflowDefinition
@@ -14,12 +14,9 @@ from holdfast.errors import WrongContextError
 from holdfast.ports import LimitRow, ScheduleRow, Store
 from holdfast.telemetry.instruments import Instruments
 
-if TYPE_CHECKING:
-    from holdfast.telemetry.dispatcher import EventDispatcher
-
 
 class Definitions(Protocol):
-    """What an app knows by name."""
+    """What an app defines, by name."""
 
     name: str
     codec: Codec
@@ -51,14 +48,21 @@ class Definitions(Protocol):
 
     def declared_limits(self) -> list[LimitRow]: ...
 
-    def use_store(self, url: str) -> None: ...
+    def declare_schedule(self, row: ScheduleRow) -> None: ...
+
+
+class DefinedApp(Protocol):
+    """An app, as a process finds it that has imported it."""
+
+    name: str
 
     @property
-    def event_exchange(self) -> EventDispatcher | None:
-        """What sends telemetry events through a broker, if there is one."""
+    def definitions(self) -> Definitions: ...
 
     @property
     def store(self) -> Store: ...
+
+    def use_store(self, url: str) -> None: ...
 
 
 OWN_PREFIX = "holdfast."
@@ -69,16 +73,15 @@ def is_own(name: str) -> bool:
     return name.startswith(OWN_PREFIX)
 
 
-_apps: dict[str, Any] = {}
+_apps: dict[str, DefinedApp] = {}
 
 
-def add_app(app: Definitions) -> None:
+def add_app(app: DefinedApp) -> None:
     _apps[app.name] = app
 
 
-def find_app(name: str) -> Definitions | None:
-    found: Definitions | None = _apps.get(name)
-    return found
+def find_app(name: str) -> DefinedApp | None:
+    return _apps.get(name)
 
 
 _importing = ""

@@ -8,10 +8,12 @@ order. What a compensation has undone is never reused, and neither are compensat
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Iterable
 from typing import TypeVar
 
 from holdfast.core import events as ev
+from holdfast.core.loop import WorkflowLoop
 
 Key = tuple[str, str, str, bytes]
 T = TypeVar("T")
@@ -75,7 +77,7 @@ class EarlierOutcomes:
             bisect.insort(self._queues.setdefault(_looks_of(outcome), []), outcome, key=lambda event: event.seq)
 
     def unread(self) -> list[ev.HookReceived]:
-        """Payloads that nobody has asked for yet."""
+        """Payloads that the code has not asked for yet."""
         return [event for queue in self._queues.values() for event in queue if isinstance(event, ev.HookReceived)]
 
     def _add(self, attempt: list[ev.Event], by_seq: dict[int, ev.Event]) -> None:
@@ -127,6 +129,50 @@ class EarlierOutcomes:
                 _put(self._outcomes, looks, occurrence, outcomes[cmd])
             if cmd in children:
                 _put(self._children, looks, occurrence, children[cmd])
+
+
+class Reuse:
+    """Which commands of this attempt get an outcome of an earlier one: it is `promised` to them, and delivered when its
+    turn comes. `earlier` is None in the first attempt."""
+
+    __slots__ = ("earlier", "promised", "turns")
+
+    def __init__(self) -> None:
+        self.earlier: EarlierOutcomes | None = None
+        self.promised: dict[str, ev.Event] = {}
+        self.turns: list[tuple[int, str]] = []
+
+    def claim(self, kind: str, name: str, args: bytes, cmd: str, key: str = "") -> Child | None:
+        """Look for what an earlier attempt has: an outcome, or a child that may have failed."""
+        if self.earlier is None:
+            return None
+        outcome, child = self.earlier.claim(kind, name, args, key)
+        if outcome is not None:
+            self.promised[cmd] = outcome
+            heapq.heappush(self.turns, (outcome.seq, cmd))
+        return child
+
+    def give_back(self, cmd: str) -> None:
+        """Whatever was to get an earlier outcome is gone before it came; the next that looks alike gets it."""
+        outcome = self.promised.pop(cmd, None)
+        if outcome is not None and self.earlier is not None:
+            self.earlier.give_back(outcome)
+
+    def claim_sleeps(self, loop: WorkflowLoop) -> None:
+        promised, timers = self.promised, loop.timers.by_id
+        for cmd in [c for c, outcome in promised.items() if isinstance(outcome, ev.TimerFired) and c not in timers]:
+            self.give_back(cmd)
+        for timer in timers.values():
+            if timer.sleep and timer.id not in promised:
+                self.claim("t", "", b"%d" % timer.delay, timer.id)
+
+    def next_turn(self) -> tuple[int, str] | None:
+        """The command that is next to get its outcome, lowest recorded number first, with that number."""
+        while self.turns:
+            seq, cmd = heapq.heappop(self.turns)
+            if cmd in self.promised:
+                return seq, cmd
+        return None
 
 
 def origin_of(cmd: str, attempt: int) -> str:

@@ -7,7 +7,7 @@ import msgspec
 
 class RunInfo(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """`run_no` is the store's number of this run, which no other run ever gets. With `strict`, changed arguments are an
-    error. `same_build` says whether this code has made the history; None if nobody knows."""
+    error. `same_build` says whether this code has made the history; None if that is not known."""
 
     run_id: str
     run_no: int = 0

@@ -14,7 +14,7 @@ _OURS = ("holdfast.", "asyncio.")
 
 
 class SourceLine(NamedTuple):
-    """A line of code, to be put into words only when somebody asks."""
+    """A line of code, to be put into words only when it is needed."""
 
     code: CodeType
     line: int
@@ -81,7 +81,7 @@ def frames_of_users(frame: FrameType | None) -> list[FrameType]:
 
 
 def line_of_users(frames: list[FrameType], libraries: Collection[str] = ()) -> str:
-    """The line to mend: not in a library that the function uses, unless that is where the function itself is."""
+    """The line to correct: not in a library that the function uses, unless that is where the function itself is."""
     frames = [frame for frame in frames if package_of(frame) not in libraries]
     if not frames:
         return ""

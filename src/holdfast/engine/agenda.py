@@ -9,7 +9,7 @@ SLACK = 1_000
 
 
 class Agenda:
-    """Each key has one time. An entry that was changed or dropped stays in the heap, and wakes nobody."""
+    """Each key has one time. An entry that was changed or dropped stays in the heap, and wakes nothing."""
 
     __slots__ = ("_heap", "_number", "_times")
 

@@ -35,7 +35,7 @@ class AttemptBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     headers: dict[str, str] = {}
     checkpoint: Raw = ev.NULL
     streams_as: int = 0
-    company: int = 0
+    share_with: int = msgspec.field(default=0, name="company")
     at_most_once: bool = False
     trace: str = ""
 
@@ -82,11 +82,11 @@ def unreadable(token: str, worker: str, codec: Codec, why: Exception) -> EndedAt
     return EndedAttempt(token, _told(body))
 
 
-def lost_outcome(row: AttemptRow, company: int) -> EndedAttempt:
-    """What its run is told of an attempt whose worker is gone, and with it `company` others."""
+def lost_outcome(row: AttemptRow, others: int) -> EndedAttempt:
+    """What its run is told of an attempt whose worker is gone, and with it so many others."""
     body = OutcomeMessage(
         run_no=row.run_no, cmd=row.cmd, attempt=row.number, worker=row.worker or "", started=row.claimed_at or row.due,
-        token=row.token, lost=True, company=company,
+        token=row.token, lost=True, lost_with=others,
     )  # fmt: skip
     return EndedAttempt(row.token, _told(body))
 

@@ -1,5 +1,5 @@
 """What an engine tells those who watch its store: which events it has committed, so that they read them there, and the
-little that no history says. While nobody watches, nothing is gathered and nothing is written.
+little that no history says. Without watchers, nothing is gathered and nothing is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger("holdfast.telemetry")
 INTERVAL = 0.1
 """Seconds between two rows for those who watch."""
 LOOK_AGAIN = 2.0
-"""Seconds after which it is asked again whether anybody does."""
+"""Seconds after which it is asked again whether there are watchers."""
 MOST = 10_000
 """How much waits to be written while the store doesn't take it; what comes on top is dropped."""
 COUNTED = 10_000
@@ -34,7 +34,7 @@ WORKER_EVENTS = {"worker_started": "online", "worker_beat": "heartbeat", "worker
 
 
 class Broadcast:
-    """Gathers on the engine's thread, and writes on one of its own, which there is as long as somebody watches."""
+    """Gathers on the engine's thread, and writes on one of its own, which there is as long as there are watchers."""
 
     def __init__(
         self, store: TelemetryStore, me: Identity, exchange: Callable[[], EventDispatcher | None] = lambda: None
@@ -52,7 +52,7 @@ class Broadcast:
     # -- on and off
 
     def wake(self, hello: Callable[[], None]) -> None:
-        """Somebody may watch: find out, on a thread. `hello` is called once it is known that somebody does."""
+        """There may be watchers: find out, on a thread. `hello` is called once it is known that there are."""
         with self._lock:
             if self._thread is None and not self._is_ending.is_set():
                 self._thread = threading.Thread(
@@ -61,7 +61,7 @@ class Broadcast:
                 self._thread.start()
 
     def look(self, hello: Callable[[], None]) -> None:
-        """With each heartbeat: whether anybody has begun to watch."""
+        """With each heartbeat: whether a watcher has come."""
         if not self.is_on and self._is_watched():
             self.wake(hello)
 
@@ -91,7 +91,7 @@ class Broadcast:
             return self.is_on
 
     def flush(self) -> None:
-        """Write what was gathered. If that fails it is lost: nobody waits for telemetry."""
+        """Write what was gathered. If that fails it is lost: nothing waits for telemetry."""
         with self._lock:
             notes, self._notes = self._notes, Notes(worker="")
             self._progress.clear()

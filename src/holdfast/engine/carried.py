@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.engine.arrivals import Wake
 from holdfast.engine.environment import Environment
 from holdfast.engine.host import Host
-from holdfast.engine.puller import AttemptsOfOthers, Puller
-from holdfast.errors import Fenced, StoreUnavailableError
-from holdfast.ports import ClaimedAttempt, Executor, Notifier, OnRing, OnTold, Outcome, Topic, Watch
+from holdfast.engine.puller import Puller, Source
+from holdfast.engine.telling import AttemptsOfOthers
+from holdfast.errors import StoreUnavailableError
+from holdfast.ports import Executor, Notifier, OnRing, OnTold, Outcome, Topic, Watch
 
 GIVES_UP_AFTER = 5.0
 """Seconds in which a thread that was interrupted waits for what becomes of its attempt."""
@@ -33,7 +33,7 @@ class Lending(Executor, Protocol):
 
 
 class Job:
-    """An attempt that somebody was told of, and whose thread waits here."""
+    """An attempt that this process was told of, and whose thread waits here."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -53,7 +53,7 @@ class Job:
 
 
 class Told(msgspec.Struct):
-    """Somebody was told of an attempt."""
+    """This process was told of an attempt."""
 
     job: Job
 
@@ -65,91 +65,64 @@ class GivenUp(msgspec.Struct):
     error: BaseException
 
 
-class Carried(Puller):
+class Jobs(Source):
     """Claims what it is told of. An attempt that is gone, or that another worker has, is not executed."""
 
-    def __init__(self, env: Environment[AttemptsOfOthers], executor: Lending, concurrency: int) -> None:
-        super().__init__(env, concurrency)
-        self.executor = executor
+    def __init__(self, env: Environment[AttemptsOfOthers], executor: Lending) -> None:
+        self._env = env
+        self._executor = executor
         self._told: deque[Job] = deque()
         self._handed: dict[int, Job] = {}
         self._ending: list[Job] = []
 
-    def _having_executed(self, executor: Executor) -> Executor:
-        self._turns = None  # nothing is claimed ahead
-        return executor
+    def has_more(self, worker: Puller) -> bool:
+        return bool(self._told or self._ending)
 
-    def _take(self, arrival: Any) -> None:
+    def take(self, worker: Puller, arrival: Any) -> None:
         if isinstance(arrival, Told):
             self._told.append(arrival.job)
         elif isinstance(arrival, GivenUp):
-            self._give_up(arrival.job, arrival.error)
-        else:
-            super()._take(arrival)
+            self._give_up(worker, arrival.job, arrival.error)
 
-    def _take_outcome(self, outcome: Outcome) -> None:
-        job = self._handed.pop(outcome.attempt.token, None)
-        super()._take_outcome(outcome)
-        if job is not None:
-            job.outcome = outcome
-            self._ending.append(job)
-
-    def _give_up(self, job: Job, error: BaseException) -> None:
+    def _give_up(self, worker: Puller, job: Job, error: BaseException) -> None:
         if job in self._told:
             self._told.remove(job)
             job.end()
         elif job.number in self._handed:
-            has_begun = not self.executor.withdraw([job.number])
+            has_begun = not self._executor.withdraw([job.number])
             if has_begun and isinstance(error, Exception):  # a time limit: it has failed
-                self.executor.fail(job.number, error)
+                self._executor.fail(job.number, error)
                 return
-            held = self.inflight.pop(job.number, None)
-            if held is not None and has_begun and held.attempt.at_most_once:
-                self._end(held, Outcome(attempt=held.attempt, started=self.env.store.now(), lost=True))
-            elif held is not None:
-                self._give_back(held)
-            self.executor.cancel(job.number)
+            worker.let_go(job.number, has_begun)
+            self._executor.cancel(job.number)
             self._ending.append(self._handed.pop(job.number))
 
-    def _tell(self, mono: float) -> None:
-        super()._tell(mono)
+    def ended(self, outcome: Outcome) -> None:
+        job = self._handed.pop(outcome.attempt.token, None)
+        if job is not None:
+            job.outcome = outcome
+            self._ending.append(job)
+
+    def told(self) -> None:
         for job in self._ending:
             job.end()
         self._ending.clear()
 
-    def _claim(self) -> None:
-        self._is_stale = False
+    def claim(self, worker: Puller, began: float) -> None:
         while self._told:
-            claimed = None
-            if not self.stopping:
-                try:
-                    claimed = self.env.store.claim_attempt(self.me.worker, self._told[0].token)
-                except Fenced:
-                    self._fenced()
-                    return
-            job = self._told.popleft()
+            job = self._told[0]
+            claimed = None if worker.stopping else self._env.store.claim_attempt(worker.me.worker, job.token)
+            self._told.popleft()
             if claimed is None:
                 job.end()
-            else:
-                self._hand_to(job, claimed)
-
-    def _hand_to(self, job: Job, claimed: ClaimedAttempt) -> None:
-        self._hand_over([claimed])
-        number = next(reversed(self.inflight), 0)
-        if not number or self.inflight[number].token != claimed.token:  # nobody can read it, which its run is told
-            self._ending.append(job)
-            return
-        self._handed[number] = job
-        job.hand(number, self.executor.work_of(number))
-
-    def _next_turn(self) -> Wake:
-        wake = super()._next_turn()
-        if self._ending and not self.env.backoff.is_on():
-            wake.at_once = True
-        return wake
+            elif attempts := worker.hand_over([claimed]):
+                number = attempts[0].token
+                self._handed[number] = job
+                job.hand(number, self._executor.work_of(number))
+            else:  # it can't be read, which its run is told
+                self._ending.append(job)
 
     def close(self) -> None:
-        super().close()
         for job in [*self._told, *self._handed.values(), *self._ending]:
             job.end()
 
@@ -157,7 +130,7 @@ class Carried(Puller):
 class CarriedHost(Host):
     """Turns it, and lets threads wait for what they were told of."""
 
-    engine: Carried
+    engine: Puller
 
     def begin(self) -> None:
         """Start, on a thread of its own."""
@@ -176,7 +149,7 @@ class CarriedHost(Host):
 
     def execute(self, token: str) -> Outcome | None:
         """Execute an attempt on this thread; its outcome, once that is recorded. None if there is nothing to execute:
-        it is somebody else's, or has its outcome."""
+        it is another process's, or has its outcome."""
         job = Job(token)
         self.put(Told(job))
         try:

@@ -16,6 +16,7 @@ from holdfast.ports import (
     Emission,
     Message,
     NewAttempt,
+    NewItem,
     NewRun,
     Record,
     Subscription,
@@ -51,7 +52,7 @@ class PendingChange:
         self.messages: list[Message] = []
         self.attributes: list[tuple[str, str, bytes]] = []
         self.dropped_attributes: list[tuple[str, str]] = []
-        self.streamed: list[tuple[str, int, int, bytes]] = []
+        self.streamed: list[NewItem] = []
         self.signals: list[Emission | Subscription | Unsubscription] = []
         self.news: list[Emission] = []
         self.attempts: list[NewAttempt] = []
@@ -91,7 +92,7 @@ class PendingChange:
         return change
 
     def put_back(self, change: Change) -> None:
-        """Nobody knows whether it was committed."""
+        """Whether it was committed is not known."""
         self.records, self.columns = list(change.records), dict(change.columns)
         for name in _RARE:
             setattr(self, name, list(getattr(change, name)))

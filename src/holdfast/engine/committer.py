@@ -1,4 +1,4 @@
-"""Commits, and what is in doubt after one that failed: nobody knows whether it happened.
+"""Commits, and what is in doubt after one that failed: whether it happened is not known.
 
 Each run of a failed commit is read again before it goes on. What the store was asked to give to this worker, runs and slots
 of limits, is looked for.
@@ -44,8 +44,11 @@ class Committer:
 
     def commit(self, touched: dict[int, LiveRun], changes: Changes, claim: int) -> Committed | None:
         """Write the changes of the runs that were touched, and claim up to `claim` others, in one transaction; None if
-        nobody knows whether that has happened."""
+        whether that has happened is not known."""
         try:
+            for live, change in changes:
+                if change.streamed and any(item.place >= 0 for item in change.streamed):
+                    self._refuse_repeated(live, change)
             committed = self._write(changes, claim)
         except StoreError as error:
             self.has_unknown_claims = self.has_unknown_claims or claim > 0
@@ -53,6 +56,20 @@ class Committer:
             return None
         self._backoff.succeeded()
         return committed
+
+    def _refuse_repeated(self, live: LiveRun, change: Change) -> None:
+        """Items that are there already. Whoever had no answer tells them again, and so does a worker that was taken for dead
+        and goes on with an attempt that is executed once more."""
+        if live.steps.reports.streamed is None:
+            live.steps.reports.streamed = self._store.streamed(live.row.id)
+        new = []
+        for item in change.streamed:
+            counts = live.steps.reports.streamed.setdefault(item.cmd, {})
+            there = counts.get(item.attempt, 0)
+            if item.place < 0 or item.place >= there:
+                counts[item.attempt] = max(there, item.place) + 1
+                new.append(item)
+        change.streamed = new
 
     def _write(self, changes: Changes, claim: int) -> Committed:
         """One transaction. If a change can't be written at all, its run is set aside and the others are written."""
@@ -109,7 +126,7 @@ class Committer:
     # -- what is in doubt
 
     def _failed(self, touched: dict[int, LiveRun], changes: Changes, error: StoreError) -> None:
-        """Nobody knows whether it happened: each run has to be looked at again before it goes on."""
+        """Whether it happened is not known: each run has to be looked at again before it goes on."""
         self._backoff.failed("commit", error)
         self._is_in_doubt = True
         self._live_runs.touched |= touched

@@ -30,6 +30,7 @@ from holdfast.ports import (
     Status,
     StepState,
     Subscription,
+    Topic,
 )
 
 logger = logging.getLogger("holdfast.engine")
@@ -129,11 +130,13 @@ class EventDelivery:
         self._batch = batch
         self.stale = True
 
-    def deliver(self) -> bool:
-        """Deliver a batch; whether there was anything."""
+    def deliver(self) -> Topic | None:
+        """Deliver a batch; what it has led to, for those who care. Where no more has come than what fits into one, there is
+        nothing left until the next hint."""
         deliveries = []
         left = self._batch
-        for arrival in self._store.arrivals(self._batch):
+        arrivals = self._store.arrivals(self._batch)
+        for arrival in arrivals:
             delivery, asked = self._delivery(arrival, left)
             deliveries.append(delivery)
             left -= asked
@@ -141,8 +144,10 @@ class EventDelivery:
                 break
         if deliveries:
             self._store.deliver(deliveries)
-        self.stale = bool(deliveries)
-        return self.stale
+        self.stale = left <= 0 or len(arrivals) == self._batch
+        if any(delivery.messages for delivery in deliveries):
+            return Topic.INBOX
+        return Topic.RUNS if any(delivery.runs for delivery in deliveries) else None
 
     def _delivery(self, arrival: Arrival, limit: int) -> tuple[Delivery, int]:
         event = arrival.event

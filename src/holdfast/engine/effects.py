@@ -25,7 +25,7 @@ from holdfast.engine.records import (
     to_record,
 )
 from holdfast.engine.run_state import RunState
-from holdfast.ports import Answer, NewRun, Unsubscription
+from holdfast.ports import Answer, NewItem, NewRun, Unsubscription
 
 
 def carry_out(state: RunState, execution: Execution, command: co.Command, now: int) -> None:
@@ -43,12 +43,12 @@ def carry_out(state: RunState, execution: Execution, command: co.Command, now: i
             opened = isinstance(command, co.OpenHook)
             change.signals.append(wait_of(command) if opened else Unsubscription(cmd=command.cmd))
         elif command.key:
-            names = [hook.name for hook in execution.hooks.values() if hook.key == command.key]
+            names = [hook.name for hook in execution.hooks.pending.values() if hook.key == command.key]
             change.publish_hook_key(command.key, names)
     elif isinstance(command, co.EmitEvent):
         state.emit(command.name, command.key, command.payload, command.cmd, now)
     elif isinstance(command, co.StreamItem):
-        change.streamed.append((command.cmd, row.attempt, now, bytes(command.item)))
+        change.streamed.append(NewItem(command.cmd, row.attempt, now, bytes(command.item)))
     elif isinstance(command, co.PublishData):
         change.publish(command.key, bytes(command.value))
     elif isinstance(command, co.GiveAnswer):

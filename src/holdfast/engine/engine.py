@@ -9,9 +9,9 @@ and others told, only after the commit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from holdfast.core.loop import Greenlets
+from holdfast.core.greenlets import Greenlets
 from holdfast.engine.announcer import Announcer
 from holdfast.engine.arrivals import Arrival, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.committer import Committer
@@ -47,7 +47,7 @@ class Engine:
     def __init__(self, env: Environment[Store], carrier: Carrier | None = None) -> None:
         self.env = env
         self.carrier = carrier
-        self.guard = Guard(env.settings.patience)
+        self.guard = Guard(env.settings.blocked_after)
         self.sources = Sources(env.app, env.store, env.membership.names, env.settings)
         self.inflight = InFlight()
         self.announcer = Announcer(env.store, env.notifier, carrier, env.membership, self.sources)
@@ -119,6 +119,20 @@ class Engine:
             if sources.lines.are_stale() and not self.env.backoff.is_on():
                 self._serve()
         return None if self.stopping and self._has_drained() else self._next_turn()
+
+    def may_move(self) -> bool:
+        """Whether another thread can go on with it, at any time until its next turn."""
+        if not self.live_runs.shared.greenlets.out:
+            return True
+        return not (self.live_runs.touched or self.env.backoff.is_on()) and self.live_runs.may_change_thread()
+
+    def leave_thread(self) -> Callable[[], None]:
+        """Another thread goes on with it. What is returned is left to the present one, as soon as that is free."""
+        return self.live_runs.leave_thread()
+
+    def enter_thread(self) -> None:
+        """The calling thread goes on with it."""
+        self.live_runs.shared.greenlets.change_thread()
 
     def start_over(self) -> None:
         """A turn has failed in a way nobody thought of: whatever is in memory is read again."""
@@ -260,9 +274,10 @@ class Engine:
 
     def _deliver_events(self) -> None:
         """Bring domain events to those of this app who listen: runs to start, runs that wait."""
-        if self.env.backoff.ask("delivering events", self.sources.events.deliver):
-            self.sources.look_at(Topic.INBOX)
-            self.announcer.ring_peers(Topic.INBOX)
+        topic = self.env.backoff.ask("delivering events", self.sources.events.deliver)
+        if topic is not None:
+            self.sources.look_at(topic)
+            self.announcer.ring_peers(topic)
 
     def _look_at_definitions(self) -> None:
         """Something may have been defined since this engine has started, in a notebook for example, or what was told of it
@@ -317,7 +332,7 @@ class Engine:
             return
         if live is self.probation.probed:
             live.probe_is_over()
-        due = live.next_due()
+        due = live.code.next_due()
         if due is not None:
             self.live_runs.due.set(live.row.no, due)
         if live.is_idle():

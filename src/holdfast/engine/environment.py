@@ -14,6 +14,7 @@ from holdfast.engine.membership import Membership, new_worker_id
 from holdfast.engine.reporting import Reporter
 from holdfast.engine.settings import Settings
 from holdfast.ports import Clock, Executor, Notifier, TelemetryStore, WorkerKind, WorkerStore
+from holdfast.telemetry.dispatcher import EventDispatcher
 
 
 class AnyWorkersStore(WorkerStore, TelemetryStore, Protocol):
@@ -37,6 +38,7 @@ class Environment(Generic[S_co]):
         settings: Settings | None = None,
         new_id: Callable[[], str] = new_worker_id,
         kind: WorkerKind = WorkerKind.ENGINE,
+        exchange: Callable[[], EventDispatcher | None] = lambda: None,
     ) -> None:
         self.app = app
         self.store = store
@@ -47,5 +49,5 @@ class Environment(Generic[S_co]):
         self.membership = Membership(app, store, clock, self.settings, me, new_id, kind)
         self.backoff = Backoff(clock)
         self.agenda = Agenda()
-        broadcast = Broadcast(store, me, lambda: app.event_exchange)
+        broadcast = Broadcast(store, me, exchange)
         self.reporter = Reporter(app.instruments, broadcast, me, app.codec)

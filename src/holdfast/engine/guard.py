@@ -99,10 +99,10 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 class Guard:
-    """Watches one engine's thread while it runs workflow code."""
+    """Watches one engine's thread while it runs workflow code, which is interrupted if it doesn't yield for `seconds`."""
 
-    def __init__(self, patience: float = 2.0) -> None:
-        self.patience = patience
+    def __init__(self, seconds: float = 2.0) -> None:
+        self._seconds = seconds
         self._lock = threading.Lock()
         self._execution: Execution | None = None
         self._visits = 0
@@ -155,10 +155,10 @@ class Guard:
         raise WorkflowBlocked(execution.blocked_by)
 
     def _watch(self) -> None:
-        """Count the times this thread finds the engine in the same place: where somebody holds the interpreter, or
-        the whole process sleeps, this thread doesn't count either, and nobody is blamed."""
+        """Count the times this thread finds the engine in the same place: where other code holds the
+        interpreter, or the whole process sleeps, this thread doesn't count either, and no run is blamed."""
         visit = ticks = 0
-        while not self._stop.wait(self.patience / TICKS):
+        while not self._stop.wait(self._seconds / TICKS):
             if self._execution is None or self._visits != visit or does_own_io(self._thread):
                 visit, ticks = self._visits, 0
                 continue
@@ -173,7 +173,7 @@ class Guard:
                 return
             line = line_of_thread(self._thread, _LIBRARIES)
             execution.blocked_by = execution.blocked_by or (
-                f"workflow code has not yielded for {self.patience:g} s, at {line}: await something, or move the "
+                f"workflow code has not yielded for {self._seconds:g} s, at {line}: await something, or move the "
                 "work into a step, then resume the run"
             )
             self._thrown = True
@@ -182,6 +182,6 @@ class Guard:
             logger.critical(
                 "workflow code of run %s holds up the whole worker, and can't be interrupted where it is: %s; if it doesn't "
                 "come back, restart the worker",
-                execution.run_id,
+                execution.info.run_id,
                 line,
             )

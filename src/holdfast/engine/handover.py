@@ -19,7 +19,7 @@ from holdfast.engine.records import PRIORITY_HEAD_START, correlation_of, stream_
 from holdfast.engine.run import LiveRun
 from holdfast.engine.run_state import HELD
 from holdfast.errors import StoreError, UnknownNameError
-from holdfast.ports import Attempt, AttemptRow, Change, InboxRow, NewAttempt, Outcome, Status, Store
+from holdfast.ports import Attempt, AttemptRow, Change, InboxRow, NewAttempt, NewItem, Outcome, Status, Store
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -45,7 +45,7 @@ class HandOver:
     def take_back(self, touched: dict[int, LiveRun]) -> None:
         """What a commit gives away or ends is not begun after it: others may have begun it then, or know its end."""
         for live in touched.values():
-            if live.state.released and (live.steps.to_schedule or live.steps.to_ask):
+            if live.state.released and (live.steps.to_schedule or live.steps.elsewhere.to_ask):
                 live.steps.will_not_be_handed_over(self._store.now())
             if not (live.steps.to_cancel or (live.state.released and live.steps.inflight)):
                 continue
@@ -60,7 +60,7 @@ class HandOver:
                 else:
                     live.steps.to_cancel.remove(attempt)
         for live in touched.values():
-            # Held for how long, nobody knows: only what goes on has a slot until then.
+            # Held for how long is not known: only what goes on has a slot until then.
             if live.state.released and live.row.limited and live.row.status in HELD and live.change.keeps is None:
                 live.steps.slots.give_others_back([*live.steps.inflight, ""])
 
@@ -76,39 +76,40 @@ class HandOver:
     def ask_elsewhere(self, touched: dict[int, LiveRun]) -> None:
         """Steps that others are to execute get a row, in the commit of what has led to them."""
         for live in touched.values():
-            if live.steps.to_ask and not live.state.released and not live.broken:
-                asked, live.steps.to_ask = live.steps.to_ask, {}
+            elsewhere = live.steps.elsewhere
+            if elsewhere.to_ask and not live.state.released and not live.broken:
+                asked, elsewhere.to_ask = elsewhere.to_ask, {}
                 for command in asked.values():
-                    self._ask(live, command, live.steps.options(command).queue)
+                    self._ask(live, command, live.steps.rules.options(command).queue)
                 if live.is_idle():
                     self._live_runs.waits(live)
 
     def _ask(self, live: LiveRun, command: co.ScheduleStep, queue: str) -> None:
         attempt = self._describe(live, command, 0)
         if command.attempt > 1 or command.losses:
-            self._add_what_was_said(live, attempt)
+            self._add_what_was_said(live, attempt, command.losses)
         due = self._store.now() - live.row.priority * PRIORITY_HEAD_START
         asked = NewAttempt(
             token=token_of(attempt, self._shared.clock.random()), cmd=command.cmd, step=command.name, number=command.attempt,
             queue=queue, due=due, body=encode_attempt(attempt),
         )  # fmt: skip
         live.change.attempts.append(asked)
-        live.steps.elsewhere[command.cmd] = AttemptRow(
+        live.steps.elsewhere.rows[command.cmd] = AttemptRow(
             token=asked.token, run_no=live.row.no, cmd=asked.cmd, step=asked.step, number=asked.number, queue=queue,
             due=due,
         )  # fmt: skip
 
-    def _add_what_was_said(self, live: LiveRun, attempt: Attempt) -> None:
-        """The checkpoint of an earlier attempt elsewhere, which nobody here has heard of, and a number that tells items of
+    def _add_what_was_said(self, live: LiveRun, attempt: Attempt, losses: int) -> None:
+        """The checkpoint of an earlier attempt elsewhere, which this worker has not heard of, and a number that tells items of
         this execution from those of any other: one that was lost used up no attempt, but may have streamed."""
         try:
             attempt.checkpoint = self._store.attributes(live.row.id, "checkpoint").get(attempt.cmd)
-            streamed = self._store.streamed(live.row.id).get(attempt.cmd, 0)
+            streamed = self._store.streamed(live.row.id).get(attempt.cmd, {})
         except StoreError as error:
             logger.warning("what run %s has kept could not be read: %s", live.row.id, error)
             return
-        to_come = [number for cmd, number, _, _ in live.change.streamed if cmd == attempt.cmd]
-        attempt.streams_as = max(attempt.number, max([streamed, *to_come]) + 1)
+        to_come = [item.attempt for item in live.change.streamed if item.cmd == attempt.cmd]
+        attempt.streams_as = max(attempt.number + losses, max([0, *streamed, *to_come]) + 1)
 
     # -- after the commit
 
@@ -147,11 +148,13 @@ class HandOver:
             self._live_runs.make_ready(live)
             return []
         attempt.checkpoint = self._checkpoint(live, command)
+        if command.losses:  # whoever was taken for dead may go on, and has yet to stream
+            self._streams_as(live, attempt, command.losses)
         live.steps.inflight[command.cmd] = attempt
         return [attempt]
 
     def _describe(self, live: LiveRun, command: co.ScheduleStep, token: int) -> Attempt:
-        row, options = live.row, live.steps.options(command)
+        row, options = live.row, live.steps.rules.options(command)
         return Attempt(
             token=token, run_no=row.no, run_id=row.id, app=row.app, workflow=row.workflow,
             root_id=row.root_id or row.id, parent_id=row.parent_id, correlation=correlation_of(row),
@@ -159,22 +162,22 @@ class HandOver:
             args=command.args if command.resolve is None else msgspec.Raw(command.resolve()), number=command.attempt,
             idempotency_key=live.idempotency_key(command),
             timeout=options.timeout, stall_timeout=options.stall_timeout,
-            pool="process" if self._shared.me.isolates and live.steps.is_suspect(command) else options.pool,
-            company=live.steps.suspicion.company(command.cmd) if options.pool != "process" else 0,
+            pool="process" if self._shared.me.isolates and live.steps.suspicion.covers(command) else options.pool,
+            share_with=live.steps.suspicion.may_share_with(command.cmd) if options.pool != "process" else 0,
             data=command.data, at_most_once=options.at_most_once, trace=live.options.trace,
         )  # fmt: skip
 
     def _checkpoint(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:
         """What an earlier attempt of the step has kept; it may have been on another worker."""
-        if live.steps.checkpoints is None:
+        if live.steps.reports.checkpoints is None:
             if not live.opening.resumed:
                 return None
             try:
-                live.steps.checkpoints = self._store.attributes(live.row.id, "checkpoint")
+                live.steps.reports.checkpoints = self._store.attributes(live.row.id, "checkpoint")
             except StoreError as error:
                 logger.warning("checkpoints of run %s could not be read: %s", live.row.id, error)
                 return None
-        return live.steps.checkpoints.get(command.cmd)
+        return live.steps.reports.checkpoints.get(command.cmd)
 
     # -- what comes back
 
@@ -197,39 +200,42 @@ class HandOver:
             self.take_outcome(outcome)
 
     def take_report(self, report: Report) -> None:
-        attempt = report.attempt
+        attempt, place = report.attempt, report.attempt.said
+        if report.kind == "stream":
+            attempt.said += 1
         live = self._live_runs.by_no.get(attempt.run_no)
         if live is None or live.steps.inflight.get(attempt.cmd) is not attempt:
             if report.kind == "stream" and attempt in self._inflight:  # its run was let go meanwhile
-                item = stream_message(attempt, self._store.now(), report.value)
+                item = stream_message(attempt, self._store.now(), report.value, place)
                 self._backoff.ask("keeping what a step says", lambda: self._announcer.post(item))
             return
         if report.kind == "stream" and live.state.inbox.messages("stream"):
             # Said while its run was away, they come first: this one waits behind them.
-            item = stream_message(attempt, self._store.now(), report.value)
+            item = stream_message(attempt, self._store.now(), report.value, place)
             live.deliveries.append(InboxRow(0, attempt.run_no, item.kind, item.body))
         elif report.kind == "stream":
             number = self._streams_as(live, attempt)
-            live.change.streamed.append((attempt.cmd, number, self._store.now(), report.value))
+            live.change.streamed.append(NewItem(attempt.cmd, number, self._store.now(), report.value, place))
         else:
-            live.steps.report(report.kind, attempt.cmd, report.value)
+            live.steps.reports.keep(report.kind, attempt.cmd, report.value)
             if report.kind == "progress" and self._shared.reporter.is_on:
                 began = self._executor.started_at(attempt.token) or self._store.now()
                 self._shared.reporter.progressed(attempt, began, report.value)
         self._live_runs.make_ready(live)
 
-    def _streams_as(self, live: LiveRun, attempt: Attempt) -> int:
+    def _streams_as(self, live: LiveRun, attempt: Attempt, losses: int = 0) -> int:
         """The number that tells items of this execution from those of any other. An execution that was cut short, by a
         lost worker or one that was stopped, used up no attempt but may have streamed."""
         if not attempt.streams_as:
-            if live.steps.streamed is None:
+            if live.steps.reports.streamed is None:
                 try:
-                    live.steps.streamed = self._store.streamed(live.row.id)
+                    live.steps.reports.streamed = self._store.streamed(live.row.id)
                 except StoreError as error:
                     logger.warning("what run %s has streamed could not be read: %s", live.row.id, error)
                     return attempt.number
-            attempt.streams_as = max(attempt.number, live.steps.streamed.get(attempt.cmd, 0) + 1)
-            live.steps.streamed[attempt.cmd] = attempt.streams_as
+            counts = live.steps.reports.streamed.setdefault(attempt.cmd, {})
+            attempt.streams_as = max([attempt.number + losses, *(number + 1 for number in counts)])
+            counts[attempt.streams_as] = 0
         return attempt.streams_as
 
     def show_started(self, mono: float) -> None:

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.engine import Engine
 from holdfast.engine.health import Health, Pulse
+from holdfast.engine.lending import Lending, Replaced
 from holdfast.engine.puller import Puller
 from holdfast.errors import StoreError, StoreLostError
 from holdfast.logs import install
-from holdfast.ports import Attempt, Clock, Query, Topic
+from holdfast.ports import Attempt, Borrower, Clock, Query, Topic
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -46,16 +47,21 @@ class RealTime(Waiter):
 
 
 class Host:
-    """Runs an engine. `run` is its thread; `stop` ends it after draining."""
+    """Runs an engine, on a thread of its own that is lent to steps while the engine waits; `stop` ends it after draining.
+    With a `waiter` of a test the thread is not lent."""
 
     def __init__(self, engine: Engine | Puller, waiter: Waiter | None = None) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
         self._waiter = waiter or RealTime(engine.env.clock)
+        self._lending: Lending | None = None
+        if waiter is None and isinstance(engine.env.executor, Borrower):
+            self._lending = Lending(engine.env.executor, engine, self._go_on)
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
         self._pulse = Pulse(engine.env.clock.monotonic())
         self._heart: threading.Thread | None = None
         self._is_ending = threading.Event()
+        self._is_over = threading.Event()
         self._broken_turns = 0
 
     @property
@@ -80,7 +86,7 @@ class Host:
             raise
         engine.guard.start()
         engine.env.executor.start(
-            self._arrivals.put, self._report, functools.partial(engine.env.membership.may_begin, self._declared_dead)
+            self.put, self._report, functools.partial(engine.env.membership.may_begin, self._declared_dead)
         )
         self._report_worker("worker_started")
         engine.env.reporter.broadcast.look(self._say_hello)
@@ -89,10 +95,30 @@ class Host:
 
     def run(self) -> None:
         """Turn until stopped, or until the store is lost: then `failure` says so."""
+        self.launch()
+        self.wait()
+        if self.failure is not None and not isinstance(self.failure, StoreLostError):
+            raise self.failure
+
+    def launch(self) -> None:
+        """Begin to turn, on a thread of its own."""
+        if self._lending is not None:
+            self._lending.start()
+        threading.Thread(target=self._go_on, name="holdfast-engine", daemon=True).start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it has ended; False if it hasn't within so many seconds."""
+        return self._is_over.wait(seconds)
+
+    def _go_on(self) -> None:
+        """Turn the engine on this thread until it ends, or until another thread goes on with it."""
         try:
+            self.engine.enter_thread()
             wake = self._turn([])
             while wake is not None:
                 wake = self._turn(self._arrived(wake))
+        except Replaced:
+            return
         except StoreLostError as error:
             self.failure = error
             logger.critical("worker %s ends, as there is nothing that it can do any more: %s", self.worker_id, error)
@@ -101,17 +127,23 @@ class Host:
             logger.critical(
                 "the engine of app %r ends because of an error in it", self.engine.env.app.name, exc_info=True
             )
-            raise
-        finally:
+        try:
             self._close()
+        except BaseException as error:
+            self.failure = self.failure or error
+            logger.critical("the engine of app %r could not end", self.engine.env.app.name, exc_info=True)
+        finally:
+            self._is_over.set()
 
     def stop(self, grace: float | None = None) -> None:
         """Stop claiming, let steps finish for `grace` seconds, then release every run."""
-        self._arrivals.put(Stop(self.engine.env.settings.grace if grace is None else grace))
+        self.put(Stop(self.engine.env.settings.grace if grace is None else grace))
 
     def put(self, arrival: Any) -> None:
         """Give the engine something to take in its next turn."""
         self._arrivals.put(arrival)
+        if self._lending is not None:
+            self._lending.want()
 
     def wake(self) -> None:
         """Let the engine look at everything."""
@@ -121,11 +153,11 @@ class Host:
         if topic is Topic.WATCHERS:
             self.engine.env.reporter.broadcast.wake(self._say_hello)
         elif topic in self.engine.heeds:
-            self._arrivals.put(_HINTS[topic])
+            self.put(_HINTS[topic])
 
     def told(self, owner: str, runs: Sequence[int]) -> None:
         if Topic.INBOX in self.engine.heeds:
-            self._arrivals.put(InboxHint(owner, runs))
+            self.put(InboxHint(owner, runs))
 
     def health(self) -> Health:
         """How it is doing. May be asked from any thread, and asks the store nothing itself."""
@@ -171,19 +203,39 @@ class Host:
         found: list[Arrival] = []
         try:
             if not wake.at_once and queue.empty():
-                found.append(self._waiter.wait(lambda seconds: queue.get(timeout=seconds), wake))
+                found.append(self._waiter.wait(lambda seconds: self._get(seconds, wake.busy), wake))
                 if wake.gather and isinstance(found[0], InboxHint):
                     time.sleep(wake.gather)
+            elif self._lending is not None and self._lending.has_work(wake.busy):
+                self._lending.lend(0.0, self._has_arrivals)
             while True:
                 found.append(queue.get_nowait())
         except Empty:
             return found
 
+    def _get(self, seconds: float, steps: int) -> Arrival:
+        """What has arrived, as soon as something has; Empty after so many seconds."""
+        queue, lending, end = self._arrivals, self._lending, time.monotonic() + seconds
+        while lending is not None and lending.is_open(steps):
+            has_waited = lending.lend(seconds, self._has_arrivals)
+            try:
+                return queue.get_nowait()
+            except Empty:
+                seconds = end - time.monotonic()
+                if seconds <= 0:
+                    raise
+                if not has_waited:
+                    break
+        return queue.get(timeout=max(0.0, seconds))
+
+    def _has_arrivals(self) -> bool:
+        return not self._arrivals.empty()
+
     def _report(self, attempt: Attempt, kind: str, value: Any) -> None:
-        self._arrivals.put(Report(attempt, kind, value))
+        self.put(Report(attempt, kind, value))
 
     def _declared_dead(self, worker_id: str) -> None:
-        self._arrivals.put(DeclaredDead(worker_id))
+        self.put(DeclaredDead(worker_id))
 
     # -- threads
 
@@ -202,7 +254,7 @@ class Host:
             except StoreError as error:
                 self._pulse.trouble = str(error)
                 logger.warning("heartbeat failed, trying again: %s", error)
-            last = membership.check_gap(last, settings.beat)
+            last = membership.gaps.check(last, settings.beat)
 
     def _say_hello(self) -> None:
         """Somebody has begun to watch: this worker is here."""
@@ -220,6 +272,8 @@ class Host:
         self._report_worker("worker_stopped")
         self.engine.env.reporter.broadcast.close()
         self.engine.guard.stop()
+        if self._lending is not None:
+            self._lending.end()
         self.engine.close()
         self.engine.env.notifier.close()
         self.engine.env.executor.close()

@@ -51,15 +51,15 @@ class Housekeeping:
         self._agenda.set("sweep", mono + self._settings.sweep)
         self._sources.look_at(Topic.EVERYTHING)
         try:
-            self._membership.swept()
+            self._membership.gaps.swept()
             self._store.check()
             for worker_id in self._membership.look_at_others():
                 logger.warning("worker %s is gone; its runs go on here or elsewhere", worker_id)
                 self._sources.lines.look_at_all()
             self._end_lost()
-            if self._membership.clock_was_set_back:
+            if self._membership.gaps.clock_was_set_back:
                 self._store.reset_times(AHEAD)
-                self._membership.clock_was_set_back = False
+                self._membership.gaps.clock_was_set_back = False
                 for live in self._live_runs.by_no.values():
                     self._live_runs.make_ready(live)
             self._set_aside_unknown()

@@ -42,7 +42,7 @@ class InFlight:
     # -- whose start is to be shown
 
     def next_look(self) -> float | None:
-        """Those that have ended by now wake nobody."""
+        """Those that have ended by now wake nothing."""
         looks, attempts = self._handed_over, self._attempts
         while looks:
             when, handed_over = looks[0]

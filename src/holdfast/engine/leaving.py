@@ -109,7 +109,7 @@ def write_the_least(state: RunState, now: int, error: BaseException) -> None:
 
 
 def _answer_orders(state: RunState, messages: list[InboxRow]) -> None:
-    """Its code was not even begun, so nobody will read these: left where they are they would wake it for ever."""
+    """Its code was not even begun, so no code will read these: left where they are they would wake it for ever."""
     for message in messages:
         if message.kind == "cancel" or not is_order(message):
             continue

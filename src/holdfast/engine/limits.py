@@ -24,7 +24,7 @@ from holdfast.ports import Ask, LimitStore, Line, RunRow, Served, SlotRow
 
 logger = logging.getLogger("holdfast.engine")
 SAFETY_NET = 10.0
-"""Seconds between two looks at all lines, for what nobody has told."""
+"""Seconds between two looks at all lines, for what was not told."""
 OTHERS_DO_IT = 1_000_000
 """Microseconds that others, who were faster the last time, have to serve a line before this engine does."""
 
@@ -148,7 +148,7 @@ def describe(name: str, key: str) -> str:
 
 
 class Lines:
-    """What this engine knows of lines in which somebody may have a turn."""
+    """What this engine knows of lines in which one that waits may have a turn."""
 
     def __init__(self, app: Definitions, store: LimitStore) -> None:
         self._app = app
@@ -167,7 +167,7 @@ class Lines:
             self.look_at_all()
 
     def look_at_all(self) -> None:
-        """Somebody may have died before it could serve a line."""
+        """A worker may have died before it could serve a line."""
         for name in self._names:
             self._freed[name] = None
 

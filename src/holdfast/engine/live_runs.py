@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
+from collections.abc import Callable
 
 from holdfast.engine.agenda import Agenda
 from holdfast.engine.environment import Environment
@@ -18,6 +19,8 @@ LONGER_FOR_OTHERS = 10
 executors each step would cost a claim and a replay, too. Where memory is short those that wait longest leave at once."""
 SHOW_ELSEWHERE = 0.5
 """Seconds until it is shown that a run waits for steps elsewhere: with many of them most wait for a moment."""
+FEW, FEW_AMONG, SOON = 8, 64, 1_000
+"""An engine changes its thread only with so few runs to be read again, among so few, of so few events."""
 
 
 class LiveRuns:
@@ -55,7 +58,7 @@ class LiveRuns:
 
     def replace(self, live: LiveRun, claimed: Claimed) -> LiveRun:
         """A run was read again: it goes on from there, with what its earlier self had in hand."""
-        live.evict()
+        live.code.evict()
         fresh = LiveRun(claimed, self.shared)
         fresh.carry_over(live)
         self.by_no[live.row.no] = fresh
@@ -84,7 +87,7 @@ class LiveRuns:
         if live.row.durable:  # the others are nowhere but in memory
             self.idle[no] = live
             self.idle.move_to_end(no)
-            wait = max(settings.park_after, settings.park_factor * live.replay_seconds)
+            wait = max(settings.park_after, settings.park_factor * live.code.replay_seconds)
             if live.steps.elsewhere:
                 wait *= LONGER_FOR_OTHERS
             self._agenda.set(("park", no), mono + wait)
@@ -93,7 +96,9 @@ class LiveRuns:
         """What a run waits for, once it has waited for a moment."""
         live = self.by_no.get(no)
         if live is not None and not live.state.released and not live.broken:
-            live.state.show_status(live.waiting_for() if live.is_idle() and live.execution is not None else "")
+            live.state.show_status(
+                live.code.waiting_for() if live.is_idle() and live.code.execution is not None else ""
+            )
             self.touched[no] = live
 
     def park(self, no: int, now: int, grants_are_unknown: bool) -> None:
@@ -101,10 +106,10 @@ class LiveRuns:
         live = self.idle.pop(no, None)
         if live is None or self.by_no.get(no) is not live:
             return
-        if grants_are_unknown and live.steps.slots:  # nobody else would ever tell it
+        if grants_are_unknown and live.steps.slots:  # no other engine would ever tell it
             self.waits(live)
             return
-        if live.is_ahead(now):  # it waits for a time that is too late, and first has to know
+        if live.code.is_ahead(now):  # it waits for a time that is too late, and first has to know
             self.make_ready(live)
             return
         live.release(now)
@@ -126,6 +131,28 @@ class LiveRuns:
         for live in self.by_no.values():
             live.broken = True
             self.make_ready(live)
+
+    # -- changing the thread
+
+    def may_change_thread(self) -> bool:
+        """Whether those whose code waits in a plain call, and so belongs to this thread, are few that are soon read
+        again."""
+        if self.shared.greenlets.out > FEW or len(self.by_no) > FEW_AMONG:
+            return False
+        return all(live.may_be_read_again(SOON) for live in self.by_no.values())
+
+    def leave_thread(self) -> Callable[[], None]:
+        """Read again those whose code belongs to the thread, which is to let go of that."""
+        left = [code for live in self.by_no.values() if (code := live.leave_code()) is not None]
+        for live in self.by_no.values():
+            if live.broken:
+                self.make_ready(live)
+
+        def evict() -> None:
+            for code in left:
+                code.evict()
+
+        return evict
 
     # -- leaving
 
@@ -149,7 +176,7 @@ class LiveRuns:
 
     def drop(self, live: LiveRun) -> None:
         """A run that is no longer ours."""
-        live.evict()
+        live.code.evict()
         self.forget(live)
 
     def drop_all(self) -> None:
@@ -158,9 +185,9 @@ class LiveRuns:
         self.touched.clear()
 
     def clear(self) -> None:
-        """The engine ends. Nobody is told, and what executes is not waited for."""
+        """The engine ends. No other worker is told, and what executes is not waited for."""
         for live in self.by_no.values():
-            live.evict()
+            live.code.evict()
         for table in (self.by_no, self.ready, self.idle, self.touched):
             table.clear()
         self.shared.greenlets.close()

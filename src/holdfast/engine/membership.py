@@ -29,8 +29,63 @@ def pid_of(worker_id: str) -> int | None:
     return int(pid) if rest and pid.isascii() and pid.isdigit() else None
 
 
+class Lease:
+    """Until when no other worker can have declared this one dead, by a clock that never jumps."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._until = 0.0
+        self.asking = threading.Lock()
+
+    def is_sure(self) -> bool:
+        return self._clock.monotonic() < self._until
+
+    def asked_at(self) -> float:
+        return self._clock.monotonic()
+
+    def renew(self, asked_at: float) -> None:
+        self._until = asked_at + self._seconds
+
+    def end(self) -> None:
+        self._until = 0.0
+
+
+class Gaps:
+    """Times in which this worker was kept from the store (a lock, a sleeping machine): it can't tell whether the others were,
+    and gives them time to renew their leases."""
+
+    def __init__(self, store: WorkerStore, settings: Settings) -> None:
+        self._store = store
+        self._settings = settings
+        self._judge_from = 0  # the store's time from which other workers' leases mean something
+        self._last_look = 0
+        self.clock_was_set_back = False
+
+    def begin(self) -> None:
+        """The clock may have jumped before this worker came: the others get the time to renew their leases by it. And it
+        may jump before this one has looked for the first time."""
+        self._last_look = self._last_look or self._store.now()
+        self._judge_from = self._store.now() + self._settings.lease_us
+
+    def may_judge(self) -> bool:
+        return self._store.now() >= self._judge_from
+
+    def check(self, last: int, interval: float) -> int:
+        """The time now, to be given as `last` after about `interval` seconds."""
+        now = self._store.now()
+        if last - now > AHEAD:
+            self.clock_was_set_back = True
+        if now - last > round((interval + self._settings.lease / 2) * 1_000_000):
+            self._judge_from = now + self._settings.lease_us
+        return now
+
+    def swept(self) -> None:
+        self._last_look = self.check(self._last_look or self._store.now(), self._settings.sweep)
+
+
 class Membership:
-    """Registers, renews the lease, and knows until when nobody can have declared this worker dead."""
+    """Registers, renews the lease, and knows who the others are."""
 
     def __init__(
         self,
@@ -44,13 +99,10 @@ class Membership:
     ) -> None:
         self._app = app
         self._store = store
-        self._clock = clock
         self._settings = settings
         self._new_id = new_id
-        self._asking = threading.Lock()
-        self._sure_until = 0.0
-        self._judge_from = 0  # the store's time from which other workers' leases mean something
-        self._last_look = 0
+        self._lease = Lease(clock, settings.lease)
+        self.gaps = Gaps(store, settings)
         self.me = me
         self._kind = kind
         self.names = sorted(app.known_names()) if kind == WorkerKind.ENGINE else []
@@ -59,21 +111,17 @@ class Membership:
         self.address = ""
         self.is_registered = False
         self.has_peers = False
-        self.clock_was_set_back = False
         self.is_damaged = False  # what others read of this worker
 
     # -- coming and going
 
     def register(self, schedules: Sequence[str]) -> None:
         """Become a worker, or, once declared dead, another one."""
-        worker_id, began = self._new_id(), self._clock.monotonic()
+        worker_id, asked_at = self._new_id(), self._lease.asked_at()
         self._store.register(self._describe(worker_id, schedules), self._settings.lease_us, self._subscriptions())
         self.me.worker = worker_id
-        self._sure_until = began + self._settings.lease
-        # The clock may have jumped before this worker came: the others get the time to renew their leases by it.
-        # And it may jump before this one has looked for the first time.
-        self._last_look = self._last_look or self._store.now()
-        self._judge_from = self._store.now() + self._settings.lease_us
+        self._lease.renew(asked_at)
+        self.gaps.begin()
         self.is_registered = True
 
     def tell_definitions(self, schedules: Sequence[str]) -> None:
@@ -95,27 +143,27 @@ class Membership:
     def fenced(self) -> None:
         """Others took this worker for dead."""
         self.is_registered = False
-        self._sure_until = 0.0
+        self._lease.end()
         self._store.release_lock(self.me.worker)
 
     # -- being alive to the others
 
     def beat(self) -> bool:
         """Renew the lease; False if others have declared this worker dead. From any thread."""
-        worker_id, began = self.me.worker, self._clock.monotonic()
+        worker_id, asked_at = self.me.worker, self._lease.asked_at()
         if not self._store.beat(worker_id, self._settings.lease_us):
             return False
         if worker_id == self.me.worker:
-            self._sure_until = began + self._settings.lease
+            self._lease.renew(asked_at)
         return True
 
     def may_begin(self, on_dead: Callable[[str], None]) -> bool:
         """Whether a step may still begin here; asked on any thread. A process that was frozen past its lease goes on
         where it was, and doesn't know yet that others have taken its runs."""
-        if self._clock.monotonic() < self._sure_until:
+        if self._lease.is_sure():
             return True
-        with self._asking:
-            if self._clock.monotonic() < self._sure_until:  # another thread has asked
+        with self._lease.asking:
+            if self._lease.is_sure():  # another thread has asked
                 return True
             worker_id = self.me.worker
             try:
@@ -131,8 +179,7 @@ class Membership:
 
     def look_at_others(self) -> list[str]:
         """Who lives, and who no longer does: those that are declared dead now."""
-        by_lease = self._store.now() >= self._judge_from
-        dead = self._store.declare_dead(self.me.worker, by_lease=by_lease)
+        dead = self._store.declare_dead(self.me.worker, by_lease=self.gaps.may_judge())
         workers = self._store.workers()
         self.is_damaged = any(worker.damage for worker in workers if worker.id == self.me.worker)
         peers = [worker for worker in workers if worker.id != self.me.worker]
@@ -141,16 +188,3 @@ class Membership:
         self.me.others, self.me.peers = {w.build for w in engines}, frozenset(w.id for w in engines)
         self.me.looks += 1
         return dead
-
-    def check_gap(self, last: int, interval: float) -> int:
-        """Whoever was kept from the store (a lock, a sleeping machine) can't tell whether the others were, and gives
-        them time to renew their leases. The time now, to be given as `last` after about `interval` seconds."""
-        now = self._store.now()
-        if last - now > AHEAD:
-            self.clock_was_set_back = True
-        if now - last > round((interval + self._settings.lease / 2) * 1_000_000):
-            self._judge_from = now + self._settings.lease_us
-        return now
-
-    def swept(self) -> None:
-        self._last_look = self.check_gap(self._last_look or self._store.now(), self._settings.sweep)

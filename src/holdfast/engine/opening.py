@@ -66,7 +66,7 @@ class Opening:
         if not self._has_turn(now, last):
             return Needs.NOTHING
         if not state.row.durable:  # it begins anew, and asks for its steps again
-            state.steps.drop_elsewhere()
+            state.steps.elsewhere.drop_all()
         if self._has_expired(now):
             self._end_unbegun(now, "it expired before a worker began it")
             return Needs.NOTHING
@@ -76,7 +76,7 @@ class Opening:
             state.append(ev.RunTakenUp(ts=now))
         elif not state.row.durable and state.row.losses and not self._begin_anew_after_loss(now):
             return Needs.NOTHING
-        if state.steps.cautious and state.row.durable:
+        if state.steps.suspicion.cautious and state.row.durable:
             self._weigh_probes()
             return Needs.PROBE
         return Needs.CODE
@@ -173,7 +173,7 @@ class Opening:
         state.end(end, now)
 
     def _waited_for_a_worker(self, now: int, last: ev.Event) -> bool:
-        """Whether nobody has executed its code before, and it was to begin some time ago."""
+        """Whether its code was not executed before, and it was to begin some time ago."""
         return self._is_new and self._state.row.durable and not self._has_begun() and now - last.ts > A_MOMENT
 
     def _has_turn(self, now: int, last: ev.Event) -> bool:
@@ -184,7 +184,7 @@ class Opening:
             return True
         try:
             definition = state.shared.app.find_workflow(state.row.workflow)
-        except UnknownNameError:  # a single step, or nobody's: that is found out later
+        except UnknownNameError:  # a single step, or unknown here: that is found out later
             return True
         if not definition.limits and "" not in slots:
             return True
@@ -204,7 +204,7 @@ class Opening:
         return next(e.input for e in reversed(self._state.history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
 
     def _wait_to_begin(self, now: int, begins_at: int | None, last: ev.Event) -> None:
-        """Somebody ordered something of a run whose time has not come, or whose turn (then nobody knows when that is). All
+        """Something was ordered of a run whose time has not come, or whose turn (when that is, is not known). All
         else stays in its inbox until then."""
         state = self._state
         untouched: dict[str, Any] = {} if isinstance(last, ev.AttemptFailed) else {"started_at": None}

@@ -37,7 +37,7 @@ class WorkflowProgram:
         loop = running()
         assert loop is not None
         execution = loop.execution
-        attempt = WorkflowAttempt(self.name, execution.run_id, execution.attempt, self._options.headers)
+        attempt = WorkflowAttempt(self.name, execution.info.run_id, execution.journal.attempt, self._options.headers)
         with contextlib.ExitStack() as stack:
             for around in self._app.workflow_arounds:
                 stack.enter_context(Span(around.function(attempt), f"around_workflow {around.name!r}"))
@@ -94,7 +94,7 @@ class StepProgram:
         loop = running()
         assert loop is not None
         _arguments(self._app, "step", self._app.find_step(self.name), input)
-        return await loop.execution.ask_step(self.name, input, options=self._overrides)
+        return await loop.execution.steps.ask(self.name, input, options=self._overrides)
 
     @property
     def hook_models(self) -> Any:

@@ -111,7 +111,7 @@ class OutcomeMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     token: str = ""  # of an attempt that was executed elsewhere
     retry_after: int | None = None
     lost: bool = False
-    company: int = 0
+    lost_with: int = msgspec.field(default=0, name="company")
     thread: str = ""
 
 
@@ -132,6 +132,7 @@ class StreamMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     attempt: int
     ts: int
     item: Raw
+    place: int = -1
 
 
 class SlotMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -261,29 +262,32 @@ def status_of(end: ev.Event) -> str:
     return Status.FAILURE if isinstance(end, ev.RunFailed) else Status.CANCELLED
 
 
-def emitted_by(outcome: Outcome) -> tuple[ev.Emitted, ...]:
-    return tuple(ev.Emitted(name=name, key=key, payload=Raw(payload)) for name, key, payload in outcome.emitted)
-
-
-def stream_message(attempt: Attempt, ts: int, item: bytes) -> Message:
+def stream_message(attempt: Attempt, ts: int, item: bytes, place: int) -> Message:
     """An item for whoever owns the run now."""
     body = StreamMessage(
-        run_no=attempt.run_no, cmd=attempt.cmd, attempt=attempt.streams_as or attempt.number, ts=ts, item=Raw(item)
-    )
+        run_no=attempt.run_no, cmd=attempt.cmd, attempt=attempt.streams_as or attempt.number, ts=ts, item=Raw(item),
+        place=place,
+    )  # fmt: skip
     return Message(run_id=attempt.run_id, kind="stream", body=msgspec.json.encode(body))
 
 
-def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "") -> Message:
-    """An outcome for whoever owns the run now; with the `token` of an attempt that was executed elsewhere."""
-    body = OutcomeMessage(
+def outcome_body(outcome: Outcome, worker: str, token: str = "") -> OutcomeMessage:
+    """An outcome as it is told, with the `token` of an attempt that was executed elsewhere."""
+    return OutcomeMessage(
         run_no=outcome.attempt.run_no, cmd=outcome.attempt.cmd, attempt=outcome.attempt.number, worker=worker,
         started=outcome.started, result=ev.NULL if outcome.result is None else Raw(outcome.result),
         error=Raw(outcome.encoded_error) if outcome.encoded_error is not None else ev.NULL, token=token,
-        retry_after=outcome.retry_after, lost=outcome.lost, company=outcome.company,
-        data={key: Raw(value) for key, value in outcome.data.items()}, emitted=emitted_by(outcome),
+        retry_after=outcome.retry_after, lost=outcome.lost, lost_with=outcome.lost_with,
+        data={key: Raw(value) for key, value in outcome.data.items()},
+        emitted=tuple(ev.Emitted(name=name, key=key, payload=Raw(payload)) for name, key, payload in outcome.emitted),
         logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL, handed_over=outcome.handed_over,
         thread=outcome.thread,
     )  # fmt: skip
+
+
+def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "") -> Message:
+    """An outcome for whoever owns the run now."""
+    body = outcome_body(outcome, worker, token)
     return Message(
         run_id=run_id, kind="outcome", body=msgspec.json.encode(body),
         dedupe=f"outcome:{body.cmd}:{body.attempt}", frees=body.cmd,

@@ -1,4 +1,4 @@
-"""What an engine tells observers: from what it has committed, so that nobody hears of what may yet not have happened."""
+"""What an engine tells observers: from what it has committed, so that none hears of what may yet not have happened."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Reporter:
 
     @property
     def is_on(self) -> bool:
-        """Whether anybody wants to know anything."""
+        """Whether there is an observer."""
         return bool(self._instruments) or self.broadcast.is_on
 
     # -- what was committed
@@ -80,7 +80,7 @@ class Reporter:
             self._told(row, options, event.kind, event)
 
     def _told(self, row: RunRow, options: RunOptions, kind: str, what: bytes | ev.Event) -> None:
-        """`what` is the event, or its payload, which is read only if somebody listens."""
+        """`what` is the event, or its payload, which is read only if one listens."""
         if kind in STEP_ENDS:
             if (tell := self._instruments.step_finished) is not None:
                 tell(self._step(row, options, _event(what), STEP_ENDS[kind]))
@@ -104,7 +104,7 @@ class Reporter:
         )  # fmt: skip
 
     def _sent(self, live: LiveRun, new: NewAttempt) -> StepReport:
-        """An attempt that somebody elsewhere is to execute."""
+        """An attempt that a worker elsewhere is to execute."""
         row = live.row
         return StepReport(
             id=step_id(row.id, new.cmd), run_id=row.id, name=new.step, workflow=row.workflow, state="PENDING",
@@ -154,7 +154,7 @@ class Reporter:
         if claimed.messages:
             self.messages(live.row, claimed.messages, now)
         if live.row.status != Status.RUNNING:
-            return  # somebody only asks something of a run that is held or has ended
+            return  # something is only asked of a run that is held or has ended
         if claimed.is_first and (tell := self._instruments.run_started) is not None:
             due = max(live.row.created_at, _begins_at(claimed.payloads))
             tell(self._run(live.row, live.options, Status.RUNNING, waited=max(0.0, (now - due) / 1_000_000)))

@@ -14,7 +14,7 @@ Delivery = Outcome | InboxRow
 
 
 def is_order(delivery: Delivery) -> bool:
-    """Whether it is a message that says what is to become of the run. One that nobody can read is taken for one."""
+    """Whether it is a message that says what is to become of the run. One that can't be read is taken for one."""
     return isinstance(delivery, InboxRow) and MESSAGES.get(delivery.kind, ControlMessage) is ControlMessage
 
 

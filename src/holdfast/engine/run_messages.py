@@ -19,7 +19,7 @@ from holdfast.engine.records import (
     UndeliveredMessage,
 )
 from holdfast.engine.run_state import RunState
-from holdfast.ports import Status
+from holdfast.ports import NewItem, Status
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("holdfast.engine")
 def events_of(body: Any, state: RunState, execution: Execution, now: int) -> Iterator[ev.Event]:
     """One at a time: whoever asks appends each, or delivers it to the code, before it asks for the next."""
     if isinstance(body, HookMessage):
-        if not (body.token and execution.was_answered(body.token)):
+        if not (body.token and body.token in execution.hooks.answered):
             yield ev.HookReceived(
                 ts=now, name=body.name, key=body.key, payload=body.payload, token=body.token, event=body.event,
                 by=body.by,
@@ -46,7 +46,7 @@ def events_of(body: Any, state: RunState, execution: Execution, now: int) -> Ite
 
 
 def _child_ended(body: ChildMessage, execution: Execution, now: int) -> Iterator[ev.Event]:
-    child = execution.children.get(body.cmd)
+    child = execution.children.pending.get(body.cmd)
     if child is None or child.child_id != body.child_id:
         return
     common: dict[str, Any] = {
@@ -64,17 +64,17 @@ def _child_ended(body: ChildMessage, execution: Execution, now: int) -> Iterator
 def _about_a_step(
     body: OutcomeMessage | SlotMessage | BeatMessage | StreamMessage, state: RunState, execution: Execution, now: int
 ) -> Iterator[ev.Event]:
-    step, steps = execution.steps.get(body.cmd), state.steps
+    step, steps = execution.steps.pending.get(body.cmd), state.steps
     if isinstance(body, SlotMessage):
         if steps.slots.granted(body) and step is not None:
-            yield from steps.schedule(step.command, now)
+            yield from steps.schedule(step, now)
     elif body.run_no != state.row.no:  # an earlier run may have had the same id
         return
     elif isinstance(body, StreamMessage):
-        state.change.streamed.append((body.cmd, body.attempt, body.ts, bytes(body.item)))
+        state.change.streamed.append(NewItem(body.cmd, body.attempt, body.ts, bytes(body.item), body.place))
     elif step is None:
         return
     elif isinstance(body, BeatMessage):
-        yield from steps.beat(body, step.command, now)
+        yield from steps.beat(body, step, now)
     else:  # its engine had lost the run when it arrived
-        yield from steps.take_message(body, step.command, state.shared.app.codec, now)
+        yield from steps.take_message(body, step, now)

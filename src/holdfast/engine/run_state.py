@@ -16,7 +16,7 @@ from msgspec import Raw
 from holdfast.core import events as ev
 from holdfast.core.definitions import WorkflowOptions
 from holdfast.core.execution import Execution
-from holdfast.core.loop import Greenlets
+from holdfast.core.greenlets import Greenlets
 from holdfast.core.registry import Definitions
 from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
@@ -69,7 +69,7 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
 
 
 NO_TERMS = Terms()
-"""As long as nobody has looked at its code."""
+"""As long as its code is not known."""
 
 
 def terms_of(program: Program, options: RunOptions) -> Terms:
@@ -186,7 +186,7 @@ class RunState:
     # -- what is read
 
     def read(self, message: InboxRow, note: Callable[[ev.Event], None], now: int) -> Any:
-        """What a message says; None if nobody can read it, which is recorded, so that it troubles nobody again."""
+        """What a message says; None if it can't be read, which is recorded, so that it is not read again."""
         try:
             return msgspec.json.decode(message.body, type=MESSAGES[message.kind])
         except (msgspec.DecodeError, KeyError) as error:
@@ -263,9 +263,9 @@ class RunState:
         status = columns.get("status")
         if self.steps.elsewhere and status is not None:
             if status == Status.RETRY or Status(status).is_final:
-                self.steps.drop_elsewhere()
+                self.steps.elsewhere.drop_all()
             elif status in HELD:
-                self.steps.withdraw_elsewhere()
+                self.steps.elsewhere.withdraw_all()
         self.change.columns |= {"owner": None, **columns}
         if "status" in columns:
             self.row.status = self.shown = columns["status"]

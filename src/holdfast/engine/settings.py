@@ -7,8 +7,8 @@ import msgspec
 
 class Settings(msgspec.Struct, kw_only=True):
     """Times in seconds. What has expired is deleted for `collect_for` at a time, so that no turn waits for long. Without
-    `schedules`, ticks start no runs here. After more than `broken_turns` turns in a row that failed in ways nobody thought
-    of, the engine gives up."""
+    `schedules`, ticks start no runs here. Workflow code that does not yield is `blocked_after` so long. After more than
+    `broken_turns` turns in a row that failed in unforeseen ways, the engine gives up."""
 
     lease: float = 10.0
     beat: float = 2.0
@@ -24,7 +24,7 @@ class Settings(msgspec.Struct, kw_only=True):
     started_after: float = 0.1
     unknown_after: float = 3.0
     grace: float = 10.0
-    patience: float = 2.0
+    blocked_after: float = 2.0
     collect_every: float = 60.0
     collect_for: float = 0.1
     schedules: bool = True

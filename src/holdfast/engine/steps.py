@@ -10,10 +10,8 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
-from holdfast.codec import Codec
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 from holdfast.core.definitions import StepOptions
@@ -21,60 +19,18 @@ from holdfast.core.registry import Definitions
 from holdfast.durations import in_words
 from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
+from holdfast.engine.elsewhere import Elsewhere
 from holdfast.engine.identity import Identity
 from holdfast.engine.limits import Slots
-from holdfast.engine.records import BeatMessage, OutcomeMessage, emitted_by
+from holdfast.engine.records import BeatMessage, OutcomeMessage, outcome_body
+from holdfast.engine.step_reports import StepReports
+from holdfast.engine.step_rules import StepRules
+from holdfast.engine.suspicion import Suspicion
 from holdfast.errors import StepTimeoutError, TransformError, UnknownNameError, ValueCodecError, WorkerLostError
 from holdfast.ports import Attempt, AttemptRow, Clock, Outcome, RunRow
 
-SPARED = 10
-"""So many lost workers of a step in a process of its own count as one that it took down."""
-
-COMPANIES = (1_000, 15, 0)
-"""How many others a suspect may share its process with, the first time, the second, and from then on."""
-
 AGAIN = 500_000
 """Microseconds until an attempt that was not allowed to begin is handed over once more."""
-
-
-class Ended(msgspec.Struct, kw_only=True):
-    """How an attempt ended, wherever it was executed."""
-
-    number: int
-    worker: str
-    started: int
-    result: Raw = ev.NULL
-    error: BaseException | None = None
-    encoded_error: Raw = ev.NULL
-    retry_after: int | None = None
-    data: dict[str, Raw] = {}
-    emitted: tuple[ev.Emitted, ...] = ()
-    logs: bytes | None = None
-    lost: bool = False
-    handed_over: bool = False
-    company: int = 0
-    thread: str = ""
-
-
-def ended_here(outcome: Outcome, worker: str) -> Ended:
-    return Ended(
-        number=outcome.attempt.number, worker=worker, started=outcome.started,
-        result=ev.NULL if outcome.result is None else Raw(outcome.result), error=outcome.error,
-        encoded_error=Raw(outcome.encoded_error or b"null"), retry_after=outcome.retry_after,
-        data={key: Raw(value) for key, value in outcome.data.items()} if outcome.data else {},
-        emitted=emitted_by(outcome) if outcome.emitted else (), logs=outcome.logs, lost=outcome.lost,
-        company=outcome.company, handed_over=outcome.handed_over, thread=outcome.thread,
-    )  # fmt: skip
-
-
-def ended_elsewhere(body: OutcomeMessage, codec: Codec) -> Ended:
-    failed = bytes(body.error) != b"null"
-    return Ended(
-        number=body.attempt, worker=body.worker, started=body.started, result=body.result,
-        error=codec.decode_error(body.error) if failed else None, encoded_error=body.error, data=body.data,
-        emitted=body.emitted, logs=None if body.logs == ev.NULL else bytes(body.logs), retry_after=body.retry_after,
-        lost=body.lost, company=body.company, handed_over=body.handed_over, thread=body.thread,
-    )  # fmt: skip
 
 
 def _silent_until(options: StepOptions, now: int) -> int:
@@ -83,60 +39,9 @@ def _silent_until(options: StepOptions, now: int) -> int:
     return 0 if options.stall_timeout is None else now + options.stall_timeout * 3 // 2
 
 
-class Suspicion:
-    """Which steps may have taken workers down, from what was announced and lost.
-
-    A run with a loss announces what it starts, so only the first start of a row of losses may not have been recorded. A
-    step whose start was announced had a process beside the worker, or still waited for it, and is hardly to blame."""
-
-    def __init__(self) -> None:
-        self._announced: dict[str, str] = {}  # in the history: the worker that did
-        self._spared: dict[str, int] = {}
-        self._unrecorded: dict[str, int] = {}
-        self._company: dict[str, int] = {}
-        self.announced_here: dict[str, co.ScheduleStep] = {}
-
-    def weigh(self, history: Iterable[ev.Event], suspects: Iterable[co.ScheduleStep], losses: int) -> None:
-        """See what the history knows of losses."""
-        for event in history:
-            if isinstance(event, ev.StepStarted):
-                if event.started:
-                    self._announced.pop(event.cmd, None)
-                else:
-                    self._announced[event.cmd] = event.worker
-            elif isinstance(event, ev.StepLost) and (
-                event.company or self._announced.get(event.cmd, event.worker) != event.worker
-            ):
-                self.spare(event.cmd)
-        for command in suspects:
-            self._unrecorded[command.cmd] = int(losses > command.losses + int(command.started))
-
-    def spare(self, cmd: str) -> None:
-        self._spared[cmd] = self._spared.get(cmd, 0) + 1
-
-    def was_announced(self, cmd: str) -> bool:
-        return cmd in self._announced
-
-    def lost_in_company(self, cmd: str, company: int) -> None:
-        """One of them has killed their process."""
-        self._company[cmd] = next(few for few in COMPANIES if few < company)
-        self.spare(cmd)
-
-    def company(self, cmd: str) -> int:
-        """How many others may share its process: all, until that has died; then few, then none."""
-        return self._company.get(cmd, COMPANIES[0])
-
-    def blame(self, command: co.ScheduleStep) -> int:
-        """How many workers it has taken down."""
-        spared = self._spared.get(command.cmd, 0)
-        return command.losses - spared + spared // SPARED + self._unrecorded.get(command.cmd, 0)
-
-
 class StepBook:
-    """What is under way, waits to be handed over, or to be tried again.
-
-    An attempt `elsewhere` has a row in the store, which is the truth about it: it is there, or its outcome is in the
-    run's inbox. The run may be let go meanwhile, and its worker may be lost, which means nothing to the attempt."""
+    """What is under way (`inflight`), to be handed over once that is committed, or to be looked at again `later`, the first
+    on top. Outcomes are `at_hand` until they are delivered, and `unconfirmed` until they are committed."""
 
     def __init__(
         self,
@@ -148,44 +53,23 @@ class StepBook:
         slots: Slots,
         elsewhere: Iterable[AttemptRow] = (),
     ) -> None:
-        self.slots = slots
         self._row = row
         self._app = app
+        self._codec = app.codec
         self._me = me
         self._clock = clock
         self._change = change
-        self._claimed_at_look = me.looks
-        self._reported: set[tuple[str, str]] = set()
-        self.cautious = row.losses > 0
-        self.suspicion = Suspicion()
+        self.rules = StepRules(app, me)
+        self.slots = slots
+        self.suspicion = Suspicion(row, me, self.rules, change)
+        self.elsewhere = Elsewhere(elsewhere, change)
+        self.reports = StepReports(change)
         self.inflight: dict[str, Attempt] = {}
-        self.elsewhere: dict[str, AttemptRow] = {attempt.cmd: attempt for attempt in elsewhere}
-        self.retries: list[tuple[int, str]] = []
         self.to_schedule: dict[str, co.ScheduleStep] = {}
-        self.to_ask: dict[str, co.ScheduleStep] = {}  # for workers elsewhere
+        self.later: list[tuple[int, str]] = []
         self.to_cancel: list[Attempt] = []
+        self.at_hand: set[str] = set()
         self.unconfirmed: list[Outcome] = []
-        self.not_handed_over: set[str] = set()  # of those whose start this worker has announced
-        self.at_hand: set[str] = set()  # steps whose outcome has arrived, and is yet to be delivered
-        self.checkpoints: dict[str, bytes] | None = None
-        self.streamed: dict[str, int] | None = None
-
-    def options(self, command: co.ScheduleStep) -> StepOptions:
-        options = self._app.find_step(command.name).options
-        return options.override(command.options) if command.options else options
-
-    def queue_elsewhere(self, command: co.ScheduleStep) -> str | None:
-        """The queue of a step that this worker leaves to others; None if it executes it itself."""
-        try:
-            options = self.options(command)
-        except UnknownNameError:  # whoever hands it over finds that out, and sets the run aside
-            return None
-        here = self._me.queues
-        return None if options.force_local or here is None or options.queue in here else options.queue
-
-    def is_suspect(self, command: co.ScheduleStep) -> bool:
-        """Whether the step may be what took a worker down: then it says so before it starts, and runs apart."""
-        return command.losses > 0 or (self.cautious and self.queue_elsewhere(command) is None)
 
     # -- from the code to the executor
 
@@ -194,8 +78,8 @@ class StepBook:
         is handed over. False if it has to take the long one."""
         cmd = command.cmd
         if (
-            self.cautious or command.losses or command.started or command.options or self.at_hand or self.elsewhere
-            or cmd in self.inflight or self.slots
+            self.suspicion.cautious or command.losses or command.started or command.options or self.at_hand
+            or self.elsewhere.rows or cmd in self.inflight or self.slots
         ):  # fmt: skip
             return False
         try:
@@ -209,136 +93,104 @@ class StepBook:
         return True
 
     def schedule(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
-        under_way = self.inflight.get(command.cmd)
+        cmd, suspicion = command.cmd, self.suspicion
+        under_way = self.inflight.get(cmd)
         if under_way is not None:  # it was handed over before this run had to be read again
             if under_way.number == command.attempt:
                 return
-            self.drop(command.cmd)
-        if command.cmd in self.at_hand:
+            self.drop(cmd)
+        if cmd in self.at_hand:
             return
-        asked_for = self.elsewhere.get(command.cmd)
+        asked_for = self.elsewhere.rows.get(cmd)
         if asked_for is not None:
             if asked_for.number == command.attempt:
                 return
-            self.drop(command.cmd)
-        is_here = self.queue_elsewhere(command) is None
-        is_announced = self._row.durable and (self.is_suspect(command) or self._is_at_most_once(command))
+            self.drop(cmd)
+        is_here = self.rules.queue_elsewhere(command) is None
+        is_announced = suspicion.has_to_be_announced(command)
         if is_announced:
-            if command.started and command.cmd in self.not_handed_over:
-                # That was committed, and nobody knew: the commit seemed to have failed.
+            if command.started and cmd in suspicion.not_handed_over:
+                # That was committed, and not known: the commit seemed to have failed.
                 yield ev.StepWithdrawn(**self._about(command, now))
-            self.not_handed_over.discard(command.cmd)
-            if command.started and self._may_still_end(command):
-                heapq.heappush(self.retries, (now + AGAIN, command.cmd))
+            suspicion.not_handed_over.discard(cmd)
+            if command.started and suspicion.may_still_end(command):
+                self.look_again(cmd, now + AGAIN)
                 return
-            if command.started:  # it had started on a worker that is gone
-                if self.suspicion.was_announced(command.cmd):
-                    self.suspicion.spare(command.cmd)
+            if command.started:
+                suspicion.lost_with_worker(cmd)
                 yield from self._count_loss(command, now, 0)
                 return
         if not self._may_begin(command):
             return
         if is_here and is_announced:  # else whoever claims it says so
             yield ev.StepStarted(**self._about(command, now))
-            self.suspicion.announced_here[command.cmd] = command
-        (self.to_schedule if is_here else self.to_ask)[command.cmd] = command
+            suspicion.announced_here[cmd] = command
+        (self.to_schedule if is_here else self.elsewhere.to_ask)[cmd] = command
 
     def _may_begin(self, command: co.ScheduleStep) -> bool:
         """Whether it has the slots of its limits, if it is under any; else it waits for them, and nothing is in memory."""
-        try:
-            definition = self._app.find_step(command.name)
-        except UnknownNameError:  # whoever hands it over finds that out, and sets the run aside
+        cmd, definition = command.cmd, self.rules.find(command)
+        if definition is None or (not definition.limits and cmd not in self.slots):
             return True
-        if not definition.limits and command.cmd not in self.slots:
-            return True
-        slot = self.slots.get(command.cmd)
-        if (
-            slot is not None
-            and slot.is_from_before
-            and self.cautious
-            and any(each.limit.rate for each in definition.limits)
-        ):
-            self.slots.give_back(command.cmd)  # it may have begun already: once more counts once more
-        return self.slots.has(command.cmd, definition, command.args if command.resolve is None else command.resolve)
-
-    def schedule_later(self, command: co.ScheduleStep, now: int) -> None:
-        heapq.heappush(self.retries, (max(command.not_before, now), command.cmd))
-
-    def pop_due(self, now: int) -> str:
-        """The next step that is to be tried now, if there is one."""
-        while self.retries and self.retries[0][0] <= now:
-            cmd = heapq.heappop(self.retries)[1]
-            if cmd not in self.inflight:
-                return cmd
-        return ""
-
-    def _is_at_most_once(self, command: co.ScheduleStep) -> bool:
-        try:
-            return self.options(command).at_most_once
-        except UnknownNameError:  # whoever hands it over finds that out, and sets the run aside
-            return False
-
-    def _may_still_end(self, command: co.ScheduleStep) -> bool:
-        """Whether it executes elsewhere: its run was let go meanwhile, and its outcome will come. What may be executed
-        more than once doesn't wait for that."""
-        me = self._me
-        if not self._is_at_most_once(command):
-            return False
-        return command.worker == me.worker or command.worker in me.peers or me.looks == self._claimed_at_look
+        slot = self.slots.get(cmd)
+        may_have_begun = slot is not None and slot.is_from_before and self.suspicion.cautious
+        if may_have_begun and any(each.limit.rate for each in definition.limits):
+            self.slots.give_back(cmd)  # once more counts once more
+        return self.slots.has(cmd, definition, command.args if command.resolve is None else command.resolve)
 
     def drop(self, cmd: str) -> None:
-        """Nobody wants its outcome any more."""
+        """Its outcome is not wanted any more."""
         self.to_schedule.pop(cmd, None)
         if self.slots:
             self.slots.give_back(cmd)
-        self.to_ask.pop(cmd, None)
         attempt = self.inflight.pop(cmd, None)
         if attempt is not None:
             self.to_cancel.append(attempt)
-        row = self.elsewhere.pop(cmd, None)
-        if row is not None:
-            self._change.dropped_attempts.append(row.token)
-
-    def drop_elsewhere(self) -> None:
-        """The run has ended, and nobody wants any of them."""
-        for cmd in list(self.elsewhere):
-            self.drop(cmd)
-
-    def withdraw_elsewhere(self) -> None:
-        """The run is held: what nobody has begun will not begin. What somebody has goes on to its end."""
-        self._change.withdrawn_attempts += [row.token for row in self.elsewhere.values()]
-
-    def drop_unasked(self, commands: Mapping[str, co.ScheduleStep]) -> None:
-        """What an earlier owner has asked for, and the code does no longer."""
-        for cmd, row in list(self.elsewhere.items()):
-            command = commands.get(cmd)
-            if command is None or command.attempt != row.number:
-                self.drop(cmd)
+        self.elsewhere.drop(cmd)
 
     def withdrawn(self, cmd: str, now: int) -> None:
         """An attempt of a run that is let go was taken back before it began. If its start was announced, whoever
         schedules the step next has to know that it never did."""
         del self.inflight[cmd]
-        command = self.suspicion.announced_here.pop(cmd, None)
-        if command is not None:
-            self._change.append(ev.StepWithdrawn(**self._about(command, now)))
+        self._take_back(cmd, now)
 
     def will_not_be_handed_over(self, now: int) -> None:
         """The run is let go with the very commit that was to announce these."""
         for cmd in self.to_schedule:
-            command = self.suspicion.announced_here.pop(cmd, None)
-            if command is not None:
-                self._change.append(ev.StepWithdrawn(**self._about(command, now)))
+            self._take_back(cmd, now)
         self.forget_unscheduled()
+
+    def _take_back(self, cmd: str, now: int) -> None:
+        command = self.suspicion.announced_here.pop(cmd, None)
+        if command is not None:
+            self._change.append(ev.StepWithdrawn(**self._about(command, now)))
 
     def forget_unscheduled(self) -> None:
         self.to_schedule.clear()
-        self.to_ask.clear()
+        self.elsewhere.to_ask.clear()
 
     def started(self, command: co.ScheduleStep, started: int) -> Iterator[ev.StepOutcome]:
         """A step that takes its time is shown as started."""
         if not command.started and self._row.durable:
             yield ev.StepStarted(**self._about(command, started), started=started)
+
+    # -- what is looked at later
+
+    def look_again(self, cmd: str, at: int) -> None:
+        """Try it again, or see whether it has taken too long."""
+        heapq.heappush(self.later, (at, cmd))
+
+    def pop_due(self, now: int) -> str:
+        """The next step that is to be looked at now, if there is one."""
+        while self.later and self.later[0][0] <= now:
+            cmd = heapq.heappop(self.later)[1]
+            if cmd not in self.inflight:
+                return cmd
+        return ""
+
+    def clock_was_set_back(self, pending: Mapping[str, co.ScheduleStep]) -> None:
+        self.later = [(pending[cmd].not_before, cmd) for _, cmd in self.later if cmd in pending]
+        heapq.heapify(self.later)
 
     # -- from the executor to the code
 
@@ -349,8 +201,8 @@ class StepBook:
         if (
             outcome.result is None or outcome.error is not None or outcome.cancelled or outcome.lost
             or outcome.handed_over or outcome.data or outcome.emitted or outcome.logs is not None
-            or self.cautious or self._reported or self.at_hand or self.slots
-            or self.suspicion.announced_here or self.inflight.get(cmd) is not attempt
+            or self.suspicion.cautious or self.suspicion.announced_here or self.reports.kept or self.at_hand or self.slots
+            or self.inflight.get(cmd) is not attempt
         ):  # fmt: skip
             return None
         del self.inflight[cmd]
@@ -378,129 +230,77 @@ class StepBook:
         if outcome.cancelled:  # it was not begun: this worker could not tell whether the others think it alive
             if announced is not None:
                 yield ev.StepWithdrawn(**self._about(announced, now))
-            heapq.heappush(self.retries, (now + AGAIN, cmd))
+            self.look_again(cmd, now + AGAIN)
             return
         self.unconfirmed.append(outcome)
-        yield from self.end(command, ended_here(outcome, self._me.worker), now)
+        yield from self._end(command, outcome_body(outcome, self._me.worker), outcome.error, now)
 
-    def take_message(
-        self, body: OutcomeMessage, command: co.ScheduleStep, codec: Codec, now: int
-    ) -> Iterator[ev.StepOutcome]:
+    def take_message(self, body: OutcomeMessage, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
         """An outcome from the inbox: its engine had lost the run when it arrived."""
-        was_at_hand = body.cmd in self.at_hand
-        self.at_hand.discard(body.cmd)
-        row = self.elsewhere.get(body.cmd)
-        if row is not None and row.token == body.token:
-            del self.elsewhere[body.cmd]  # its row went when the outcome came
-        is_over = bytes(body.error) != b"null" or body.lost or body.handed_over
-        is_tried_again = body.cmd in self.inflight or body.cmd in self.elsewhere
-        if is_over and (body.attempt != command.attempt or is_tried_again):
+        cmd = body.cmd
+        was_at_hand = cmd in self.at_hand
+        self.at_hand.discard(cmd)
+        self.elsewhere.ended(cmd, body.token)
+        has_failed = bytes(body.error) != b"null"
+        is_tried_again = cmd in self.inflight or cmd in self.elsewhere.rows
+        if (has_failed or body.lost or body.handed_over) and (body.attempt != command.attempt or is_tried_again):
             if was_at_hand:
                 yield from self.schedule(command, now)
             return  # this failure is history
-        self.drop(body.cmd)
-        if body.token:  # what it has said on its way is in the store, and not known here
-            self._reported |= {("progress", body.cmd), ("checkpoint", body.cmd)}
-        yield from self.end(command, ended_elsewhere(body, codec), now)
+        self.drop(cmd)
+        if body.token:
+            self.reports.are_in_store(cmd)
+        yield from self._end(command, body, self._codec.decode_error(body.error) if has_failed else None, now)
 
-    def end(self, command: co.ScheduleStep, ended: Ended, now: int) -> Iterator[ev.StepOutcome]:
-        """What an attempt's end means for its step."""
-        if ended.logs is not None and self._row.durable:  # beside the history, for nothing of it is replayed
-            self._change.attributes.append(("logs", f"{ended.number}:{command.cmd}", ended.logs))
-        if self._reported:
-            self._forget_reports(command.cmd, has_ended=ended.error is None and not ended.lost)
-        command.attempt = ended.number
-        if self.slots and not (ended.lost or ended.handed_over):
+    def _end(
+        self, command: co.ScheduleStep, told: OutcomeMessage, error: BaseException | None, now: int
+    ) -> Iterator[ev.StepOutcome]:
+        """What an attempt's end means for its step. `error` is the one that it failed with."""
+        if told.logs != ev.NULL and self._row.durable:  # beside the history, for nothing of it is replayed
+            self._change.attributes.append(("logs", f"{told.attempt}:{command.cmd}", bytes(told.logs)))
+        if self.reports.kept:
+            self.reports.forget(command.cmd, has_ended=error is None and not told.lost)
+        command.attempt = told.attempt
+        if self.slots and not (told.lost or told.handed_over):
             self.slots.give_back(command.cmd)
-        if ended.lost:
-            if ended.company:
-                self.suspicion.lost_in_company(command.cmd, ended.company)
-            yield from self._count_loss(command, now, ended.started, ended.company, ended.worker)
-        elif ended.error is not None:
-            yield from self._failed(command, ended, ended.error, now)
-        elif ended.handed_over:
-            yield from self._hand_over(command, ended, now)
+        if told.lost:
+            if told.lost_with:
+                self.suspicion.lost_with_others(command.cmd, told.lost_with)
+            yield from self._count_loss(command, now, told.started, told.lost_with, told.worker)
+        elif error is not None:
+            yield from self._failed(command, told, error, now)
+        elif told.handed_over:
+            yield from self._handed_over(command, told, now)
         else:
-            self.progressed()
+            self.suspicion.progressed()
             yield ev.StepCompleted(
                 ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=ended.worker, started=ended.started, undoes=command.undoes,
-                result=ended.result, data=ended.data, emitted=ended.emitted, thread=ended.thread,
+                attempt=command.attempt, worker=told.worker, started=told.started, undoes=command.undoes,
+                result=told.result, data=told.data, emitted=told.emitted, thread=told.thread,
             )  # fmt: skip
 
-    # -- steps that were handed over
-
-    def _hand_over(self, command: co.ScheduleStep, ended: Ended, now: int) -> Iterator[ev.StepOutcome]:
-        options = self.options(command)
-        limit = 0 if options.timeout is None else ended.started + options.timeout
-        self.progressed()
-        yield ev.StepHandedOver(
-            **self._about(command, now), started=ended.started, until=_silent_until(options, now), limit=limit
-        )
-        self.await_end(command)
-
-    def await_end(self, command: co.ScheduleStep) -> None:
-        """Look at it when its time may be over."""
-        times = [time for time in (command.until, command.limit) if time]
-        if times:
-            heapq.heappush(self.retries, (min(times), command.cmd))
-
-    def look_for_end(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
-        """Whether a step that was handed over has taken too long."""
-        times = [time for time in (command.until, command.limit) if time]
-        if not times or min(times) > now:
-            self.await_end(command)
-            return
-        options = self.options(command)
-        if command.limit and command.limit <= now:
-            what = f"took longer than its timeout of {in_words(options.timeout or 0)}, elsewhere"
-        else:
-            what = f"gave no sign of life for {in_words(options.stall_timeout or 0)}, elsewhere"
-        error = StepTimeoutError(f"step {command.name!r} of run {self._row.id} {what}")
-        encoded = Raw(self._app.codec.encode_error(error))
-        ended = Ended(number=command.attempt, worker="", started=command.began, error=error, encoded_error=encoded)
-        yield from self.end(command, ended, now)
-
-    def beat(self, body: BeatMessage, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
-        """It lives, elsewhere. That is recorded now and then: often enough that whoever reads it waits long enough."""
-        if bytes(body.progress) != b"null":
-            self.report("progress", body.cmd, bytes(body.progress))
-        options = self.options(command)
-        if not command.handed_over or command.attempt != body.attempt or options.stall_timeout is None:
-            return
-        if now + options.stall_timeout > command.until:
-            yield ev.StepHandedOver(
-                **self._about(command, now),
-                started=command.began,
-                until=_silent_until(options, now),
-                limit=command.limit,
-            )
-            self.await_end(command)
-
     def _failed(
-        self, command: co.ScheduleStep, ended: Ended, error: BaseException, now: int
+        self, command: co.ScheduleStep, told: OutcomeMessage, error: BaseException, now: int
     ) -> Iterator[ev.StepOutcome]:
+        options = self.rules.options(command)
         delay = None
         if not isinstance(error, ValueCodecError) or isinstance(error, TransformError):
-            delay = self.options(command).retry_delay(error, command.attempt, self._clock.random())
-        if delay is not None and ended.retry_after is not None:
-            delay = ended.retry_after
-        if delay is None or self._is_too_late(command, now + delay, ended.started):
-            self.progressed()
-            yield self._failure(command, now, ended.started, ended.encoded_error, error, ended.worker, ended.thread)
+            delay = options.retry_delay(error, command.attempt, self._clock.random())
+        if delay is not None and told.retry_after is not None:
+            delay = told.retry_after
+        within, began = options.retry_within, command.began or told.started
+        if delay is None or (within is not None and now + delay > began + within):
+            self.suspicion.progressed()
+            yield self._failure(command, now, told.started, told.error, error, told.worker, told.thread)
             return
         retrying = ev.StepRetrying(
-            **self._about(command, now, ended.worker), started=ended.started, error=ended.encoded_error,
-            retry_at=now + delay, thread=ended.thread,
+            **self._about(command, now, told.worker), started=told.started, error=told.error, retry_at=now + delay,
+            thread=told.thread,
         )  # fmt: skip
         yield retrying
-        retries = self.options(command).max_retries
-        failures.step_retried(self._row, self._app.codec, retrying, None if retries is None else retries + 1)
-        heapq.heappush(self.retries, (retrying.retry_at, command.cmd))
-
-    def _is_too_late(self, command: co.ScheduleStep, again: int, started: int) -> bool:
-        within = self.options(command).retry_within
-        return within is not None and again > (command.began or started) + within
+        attempts = None if options.max_retries is None else options.max_retries + 1
+        failures.step_retried(self._row, self._codec, retrying, attempts)
+        self.look_again(command.cmd, retrying.retry_at)
 
     def _failure(
         self,
@@ -513,37 +313,22 @@ class StepBook:
         thread: str = "",
     ) -> ev.StepFailed:
         failed = ev.StepFailed(**self._about(command, now, worker), started=started, error=encoded, thread=thread)
-        failures.step_failed(self._row, self._app.codec, failed, error)
+        failures.step_failed(self._row, self._codec, failed, error)
         return failed
 
     def _count_loss(
-        self, command: co.ScheduleStep, now: int, started: int, company: int = 0, worker: str = ""
+        self, command: co.ScheduleStep, now: int, started: int, others: int = 0, worker: str = ""
     ) -> Iterator[ev.StepOutcome]:
-        yield ev.StepLost(**self._about(command, now, worker), started=started, company=company)
-        problem = self._why_not_again(command)
+        yield ev.StepLost(**self._about(command, now, worker), started=started, company=others)
+        problem = self.suspicion.why_not_again(command)
         if problem:
             if self.slots:
                 self.slots.give_back(command.cmd)
             error = WorkerLostError(f"step {command.name!r} of run {self._row.id} {problem}")
-            yield self._failure(command, now, started, Raw(self._app.codec.encode_error(error)), error)
+            yield self._failure(command, now, started, Raw(self._codec.encode_error(error)), error)
         else:
             failures.step_lost(self._row, command)
             yield from self.schedule(command, now)
-
-    def _why_not_again(self, command: co.ScheduleStep) -> str:
-        """Why a step whose worker was lost is not executed again; empty if it is."""
-        options = self.options(command)
-        if options.at_most_once:
-            return (
-                "had begun when its worker was lost, and is executed at most once; find out what it has done, then retry "
-                "the run, or go on without it"
-            )
-        if self.suspicion.blame(command) < options.max_losses:
-            return ""
-        return (
-            f"took its worker down {options.max_losses} times; look at what it does to its process (memory, native code, "
-            "os._exit), or raise max_losses"
-        )
 
     def _about(self, command: co.ScheduleStep, now: int, worker: str = "") -> dict[str, Any]:
         """`worker` is who has executed it, if that is another one."""
@@ -552,11 +337,54 @@ class StepBook:
             "attempt": command.attempt, "worker": worker or self._me.worker, "undoes": command.undoes,
         }  # fmt: skip
 
-    def progressed(self) -> None:
-        """The run goes on: nothing of it is suspected of the workers that it has lost."""
-        if self.cautious:
-            self.cautious = False
-            self._change.columns["losses"] = self._row.losses = 0
+    # -- steps that were handed over
+
+    def _handed_over(self, command: co.ScheduleStep, told: OutcomeMessage, now: int) -> Iterator[ev.StepOutcome]:
+        options = self.rules.options(command)
+        limit = 0 if options.timeout is None else told.started + options.timeout
+        self.suspicion.progressed()
+        yield ev.StepHandedOver(
+            **self._about(command, now), started=told.started, until=_silent_until(options, now), limit=limit
+        )
+        self.await_end(command)
+
+    def await_end(self, command: co.ScheduleStep) -> None:
+        """Look at it when its time may be over."""
+        times = [time for time in (command.until, command.limit) if time]
+        if times:
+            self.look_again(command.cmd, min(times))
+
+    def look_for_end(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+        """Whether a step that was handed over has taken too long."""
+        times = [time for time in (command.until, command.limit) if time]
+        if not times or min(times) > now:
+            self.await_end(command)
+            return
+        options = self.rules.options(command)
+        if command.limit and command.limit <= now:
+            what = f"took longer than its timeout of {in_words(options.timeout or 0)}, elsewhere"
+        else:
+            what = f"gave no sign of life for {in_words(options.stall_timeout or 0)}, elsewhere"
+        error = StepTimeoutError(f"step {command.name!r} of run {self._row.id} {what}")
+        told = OutcomeMessage(
+            run_no=self._row.no, cmd=command.cmd, attempt=command.attempt, worker="", started=command.began,
+            error=Raw(self._codec.encode_error(error)),
+        )  # fmt: skip
+        yield from self._end(command, told, error, now)
+
+    def beat(self, body: BeatMessage, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
+        """It lives, elsewhere. That is recorded now and then: often enough that whoever reads it waits long enough."""
+        if bytes(body.progress) != b"null":
+            self.reports.keep("progress", body.cmd, bytes(body.progress))
+        options = self.rules.options(command)
+        if not command.handed_over or command.attempt != body.attempt or options.stall_timeout is None:
+            return
+        if now + options.stall_timeout > command.until:
+            until = _silent_until(options, now)
+            yield ev.StepHandedOver(
+                **self._about(command, now), started=command.began, until=until, limit=command.limit
+            )
+            self.await_end(command)
 
     # -- what is not committed yet
 
@@ -569,18 +397,12 @@ class StepBook:
         ]
         return [outcome for outcome in self.unconfirmed + waiting if not outcome.cancelled and not outcome.lost]
 
-    # -- what steps say on their way
-
-    def report(self, kind: str, cmd: str, body: bytes) -> None:
-        """Keep its checkpoint, its progress."""
-        if kind == "checkpoint":
-            self.checkpoints = {**(self.checkpoints or {}), cmd: body}
-        self._reported.add((kind, cmd))
-        self._change.set_attribute(kind, cmd, body)
-
-    def _forget_reports(self, cmd: str, has_ended: bool) -> None:
-        """A checkpoint is kept over attempts, until the step has ended."""
-        for kind in ("progress", "checkpoint"):
-            if (kind, cmd) in self._reported and (kind == "progress" or has_ended):
-                self._reported.discard((kind, cmd))
-                self._change.drop_attribute(kind, cmd)
+    def carry_over(self, before: StepBook, was_committed: bool) -> None:
+        """Go on from what an earlier self had in hand. All that was not confirmed `was_committed`, or none of it."""
+        self.inflight = before.inflight
+        self.suspicion.not_handed_over = before.suspicion.not_handed_over | set(before.to_schedule)
+        if was_committed:
+            self.to_cancel = before.to_cancel
+            return
+        again = [outcome.attempt for outcome in before.unconfirmed] + before.to_cancel
+        self.inflight |= {attempt.cmd: attempt for attempt in again}

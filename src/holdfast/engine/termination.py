@@ -14,7 +14,7 @@ def children_left(execution: Execution | None, history: Iterable[ev.Event]) -> l
     """The children that end with it: those that it waits for and hasn't abandoned. A run that is in memory knows them;
     for one that isn't, or isn't yet where its history ends, that says so."""
     if execution is not None:
-        return [child.child_id for child in execution.children.values() if child.waited and not child.abandon]
+        return [child.child_id for child in execution.children.pending.values() if child.waited and not child.abandon]
     left: dict[str, None] = {}
     abandoned: set[str] = set()
     for event in history:
@@ -36,7 +36,7 @@ def _is_waited_for(event: ev.Event) -> TypeGuard[ev.ChildStarted | ev.ChildAwait
 
 
 def hooks_left(execution: Execution | None, history: Iterable[ev.Event]) -> list[ev.HookOpened | PendingHook]:
-    """The waits that others find it by. Without the code nobody knows which ones are over; to end one twice is harmless."""
+    """The waits that others find it by. Without the code it is not known which ones are over; to end one twice is harmless."""
     if execution is not None:
-        return list(execution.hooks.values())
+        return list(execution.hooks.pending.values())
     return [event for event in history if isinstance(event, ev.HookOpened)]

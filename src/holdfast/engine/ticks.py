@@ -1,7 +1,7 @@
 """Schedules start runs: what a tick makes of its schedule, and an engine's part in it.
 
 Any engine that knows a schedule's workflow may take its ticks. That a run is created and that the schedule moves on is
-one transaction, which is refused if somebody else was faster, so each tick starts one run.
+one transaction, which is refused if another engine was faster, so each tick starts one run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core import events as ev
 from holdfast.core.pending import FLAGS
 from holdfast.core.registry import Definitions
+from holdfast.durations import SECOND
 from holdfast.engine.programs import is_durable
 from holdfast.engine.records import RunOptions, control, fingerprint, to_record
 from holdfast.engine.timetable import LIMIT, Spec, jitter, local, next_tick, ticks_to_take
@@ -25,6 +26,8 @@ from holdfast.ports import Message, NewRun, ScheduleChange, ScheduleRow, Schedul
 
 logger = logging.getLogger("holdfast.engine")
 BATCH = 100
+LOOK_AFTER_EVERY = 60 * SECOND
+"""A worker that has moved schedules on by a clock that was ahead may be gone when the clock is set back."""
 
 
 def read_spec(row: ScheduleRow) -> Spec:
@@ -151,7 +154,7 @@ class TickStore(ScheduleStore, WorkerQuery, Protocol):
 
 class Ticks:
     """An engine's part: makes known what its code declares, and starts what is due. `due_at` is when to look again;
-    `stale` says that somebody may have changed that."""
+    `stale` says that a client may have changed that."""
 
     def __init__(self, app: Definitions, store: TickStore, names: Sequence[str], fires: bool) -> None:
         self._app = app
@@ -161,6 +164,7 @@ class Ticks:
         self.due_at: int | None = None
         self.stale = fires
         self._looked_at = 0
+        self._looked_after_at = 0
 
     def learn(self, names: Sequence[str]) -> None:
         """`names` are what this engine can carry out; which schedules its code declares may have changed with them."""
@@ -185,8 +189,16 @@ class Ticks:
             for name in known.keys() - {change.row.name for change in changes}:
                 changes += self._upkeep(known[name], now)
             if not changes or len(self._store.save_schedules(changes)) == len(changes):
+                self._looked_after_at = now
                 break
         self.look()
+
+    def _look_after_all(self, now: int) -> None:
+        """The same without what code declares: workers with older code would take back what newer code says."""
+        changes = [change for row in self._store.schedules() for change in self._upkeep(row, now)]
+        if changes:
+            self._store.save_schedules(changes)
+        self._looked_after_at = now
 
     def _upkeep(self, row: ScheduleRow, now: int) -> list[ScheduleChange]:
         """What is to be done about a schedule that is known, beside what code says of it."""
@@ -206,6 +218,8 @@ class Ticks:
         self._looked_at = now
         if now < before:  # the clock was set back
             self.declare()
+        elif now - self._looked_after_at >= LOOK_AFTER_EVERY:  # or may have been
+            self._look_after_all(now)
         self.stale = False
         self.due_at = self._store.next_tick(self._names)
         if self.due_at is None or self.due_at > now:

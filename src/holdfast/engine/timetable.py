@@ -26,7 +26,7 @@ Missed = Literal["skip", "once", "all"]
 Overlap = Literal["skip", "queue", "allow", "cancel"]
 
 ON_TIME = 60 * SECOND
-"""A tick that nobody took up for longer than this was missed."""
+"""A tick that no engine took up for longer than this was missed."""
 LIMIT = 1_000
 """How many ticks at most are made up for, wait in a queue, or are backfilled at a time."""
 

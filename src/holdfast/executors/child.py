@@ -25,9 +25,9 @@ from msgspec import Raw
 from holdfast.codec import Codec
 from holdfast.core.context import StepContext
 from holdfast.core.definitions import StepDefinition
-from holdfast.core.registry import Definitions, find_app, importing_for_steps
+from holdfast.core.registry import DefinedApp, Definitions, find_app, importing_for_steps
 from holdfast.errors import UnknownNameError, WrongContextError
-from holdfast.executors.loops import keep_running
+from holdfast.executors.loop_thread import keep_running
 from holdfast.executors.process import GOODBYE, receive, send
 from holdfast.executors.runner import Runner
 from holdfast.executors.runner import to_frame as outcome_to_frame
@@ -40,7 +40,7 @@ THREADS = 16
 """For plain steps that share this process."""
 
 
-def load(frame: dict[str, Any]) -> Definitions:
+def load(frame: dict[str, Any]) -> DefinedApp:
     """Import what defines the app, as the engine's process did."""
     if frame["main_file"]:
         _import_script(frame["main_file"])
@@ -79,11 +79,11 @@ class Running:
 class Executing:
     """Executes the attempts that arrive, for as long as the process lives."""
 
-    def __init__(self, app: Definitions, sources: str) -> None:
-        self._app = app
+    def __init__(self, app: DefinedApp, sources: str) -> None:
+        self._definitions = known = app.definitions
         self._sources = sources
-        self._surroundings = Surroundings(app.arounds, app.replaced, lambda: app.store.secret(), app.instruments)
-        self._runner = Runner(app.codec, self._surroundings)
+        self._surroundings = Surroundings(known.arounds, known.replaced, lambda: app.store.secret(), known.instruments)
+        self._runner = Runner(known.codec, self._surroundings)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def execute(self, context: RemoteContext) -> None:
@@ -111,7 +111,7 @@ class Executing:
     def _begin(self, context: StepContext) -> Outcome | Callable[[], Outcome]:
         """An async step runs from now on; a plain one when what is given is called."""
         try:
-            definition = _find(self._app, context.attempt.step, self._sources)
+            definition = _find(self._definitions, context.attempt.step, self._sources)
         except UnknownNameError as error:
             return self._runner.failed(context, error)
         if not definition.is_async:
@@ -132,9 +132,9 @@ class Executing:
         self._surroundings.close()
 
 
-def _find(app: Definitions, step: str, sources: str) -> StepDefinition:
+def _find(known: Definitions, step: str, sources: str) -> StepDefinition:
     try:
-        return app.find_step(step)
+        return known.find_step(step)
     except UnknownNameError as error:
         raise UnknownNameError(
             f"a process for step {step!r} has imported {sources} and found {error}; define the step at the top of a module"
@@ -209,9 +209,9 @@ class RemoteContext(StepContext):
             self._channel.send(frame)
 
 
-def _context(frame: dict[str, Any], app: Definitions, channel: Channel) -> RemoteContext:
+def _context(frame: dict[str, Any], codec: Codec, channel: Channel) -> RemoteContext:
     frame["data"] = {key: Raw(value) for key, value in frame["data"].items()}
-    return RemoteContext(Attempt(**frame), app.codec, channel)
+    return RemoteContext(Attempt(**frame), codec, channel)
 
 
 def end_with_all() -> NoReturn:
@@ -256,12 +256,12 @@ def main() -> None:
         channel.send({"problem": traceback.format_exc(limit=-3)})
         return
     channel.send({"ready": True})
-    executing = Executing(app, _sources(setup))
+    executing, codec = Executing(app, _sources(setup)), app.definitions.codec
     while (frame := receive(channel.pipe)) is not None and frame != GOODBYE:
         if "group" in frame:
-            executing.execute_all([_context(each, app, channel) for each in frame["group"]])
+            executing.execute_all([_context(each, codec, channel) for each in frame["group"]])
         else:
-            executing.execute(_context(frame, app, channel))
+            executing.execute(_context(frame, codec, channel))
     executing.close()
 
 

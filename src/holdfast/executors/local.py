@@ -1,5 +1,6 @@
 """Steps in this process: async ones on an event loop, plain ones on a pool of threads, and those that ask for it (or are
-suspected of killing their worker) in processes of their own.
+suspected of killing their worker) in processes of their own. Whoever waits for them may lend its thread meanwhile to
+steps that are known to be brief.
 
 A thread can't be killed: a plain step that times out or is cancelled loses its outcome at once, and its slot
 stays taken until it ends. A process is killed with all that it has started, and its slot is free.
@@ -21,13 +22,14 @@ from holdfast.core.reports import started_report
 from holdfast.durations import in_words
 from holdfast.errors import StepTimeoutError
 from holdfast.executors.alarms import NEVER, Alarms
+from holdfast.executors.in_place import BriefSteps, InPlace
 from holdfast.executors.loops import Loops, StepLoop
 from holdfast.executors.process import Process, ProcessPool
 from holdfast.executors.runner import LoggedContext, Runner, Transact, cancelled, from_frame
 from holdfast.executors.surroundings import Surroundings
 from holdfast.executors.threads import Threads
 from holdfast.logs import handle_frame
-from holdfast.ports import Attempt, Clock, Executor, Outcome
+from holdfast.ports import Attempt, Borrower, Clock, Executor, Outcome
 from holdfast.telemetry.instruments import Instruments
 
 logger = logging.getLogger("holdfast.executor")
@@ -35,7 +37,7 @@ THREADS_END_WITHIN = 0.2  # seconds for those that are about to end when the exe
 Report = Callable[[Attempt, str, Any], None]
 
 
-class LocalExecutor(Executor):
+class LocalExecutor(Executor, Borrower):
     """Executes attempts; says what became of each exactly once. An attempt that leaves `waiting` begins or is taken
     back, one that leaves `executing` has its outcome: who takes it out decides, and no lock is needed."""
 
@@ -71,6 +73,9 @@ class LocalExecutor(Executor):
         self.runner = Runner(codec, self._surroundings, transact, is_strict)
         self._loops = Loops(tasks, self._on_loop, self.alarms, self._surroundings)
         self._threads: Threads[Execution] = Threads(threads, "step", self._on_thread)
+        self._brief = BriefSteps()
+        self._is_lent: Callable[[int], bool] = lambda steps: False  # this thread, while it waits
+        self._in_place = InPlace(self._on_thread, self._threads.submit)
         self._processes = ProcessPool(child_command)
         self._process_threads: Threads[list[Execution]] = Threads(processes, "process", self._in_process)
 
@@ -89,25 +94,32 @@ class LocalExecutor(Executor):
         on_loop, on_threads = [], []
         in_processes: list[list[Execution]] = []
         together: dict[int, list[Execution]] = {}
+        is_lent = self._brief.knows(attempts[0].step) and self._is_lent(len(self.executing) + len(attempts))
         for attempt in attempts:
             definition = self._find(attempt.step)
+            is_brief = is_lent and self._brief.knows(attempt.step)
             execution = Execution(self, attempt, definition)
             self.executing[attempt.token] = self.waiting[attempt.token] = execution
             apart = attempt.pool == "process" and not definition.options.transaction  # its commit can't be cut short
-            if apart and attempt.company:
-                together.setdefault(attempt.company, []).append(execution)
+            if apart and attempt.share_with:
+                together.setdefault(attempt.share_with, []).append(execution)
             elif apart:
                 in_processes.append([execution])
             elif definition.is_async:
                 on_loop.append(execution)
+                if not is_brief and self.borrows():
+                    self.release()
+                    is_lent = False
+            elif is_brief:
+                self._in_place.add(execution)
             else:
                 on_threads.append(execution)
         if on_loop:
             self._loops.submit(on_loop)
         if on_threads:
             self._threads.submit(on_threads)
-        for company, group in together.items():
-            in_processes += [group[at : at + company + 1] for at in range(0, len(group), company + 1)]
+        for others, group in together.items():
+            in_processes += [group[at : at + others + 1] for at in range(0, len(group), others + 1)]
         if in_processes:
             self._process_threads.submit(in_processes)
 
@@ -141,18 +153,55 @@ class LocalExecutor(Executor):
         self._surroundings.close()
         self._loops.close()
 
+    # -- a thread that is lent
+
+    def offer(self, is_open: Callable[[int], bool]) -> None:
+        self._is_lent = is_open
+
+    def borrow(self, within: float, keeps: Callable[[], None]) -> bool:
+        return self._loops.borrow(within, keeps)
+
+    def lend(self, seconds: float) -> bool:
+        if self._in_place.work(self._loops.is_lent_to):
+            seconds = 0.0
+        return self._loops.lend(seconds) or not seconds
+
+    def recall(self) -> None:
+        # Else this is the thread itself, which comes back on its own.
+        if not (self._in_place.is_at_work and self._loops.is_lent_to()):
+            self._loops.recall()
+
+    def is_busy(self) -> bool:
+        return bool(self._in_place) or self._loops.is_busy()
+
+    def borrows(self) -> bool:
+        return self._loops.has_lender()
+
+    def holds_thread(self) -> bool:
+        return self._in_place.is_at_work or self._loops.has_current_task()
+
+    def release(self) -> None:
+        self._loops.release()
+        self._in_place.leave()
+
     # -- the three ways
 
     async def _on_loop(self, execution: Execution, loop: StepLoop) -> None:
         if execution.begin():
             execution.task, execution.loop = asyncio.current_task(), loop
             if execution.is_open():  # else it was cancelled just now, when there was no task to be seen
-                execution.settle(await self.runner.arun(execution.definition, execution))
+                began = time.perf_counter()
+                outcome = await self.runner.arun(execution.definition, execution)
+                self._brief.took(execution.attempt.step, time.perf_counter() - began)
+                execution.settle(outcome)
             execution.task = None  # else the two would keep each other in memory
 
     def _on_thread(self, execution: Execution) -> None:
         if execution.begin():
-            execution.settle(contextvars.Context().run(self.runner.run, execution.definition, execution))
+            began = time.perf_counter()
+            outcome = contextvars.Context().run(self.runner.run, execution.definition, execution)
+            self._brief.took(execution.attempt.step, time.perf_counter() - began)
+            execution.settle(outcome)
 
     def _in_process(self, group: list[Execution]) -> None:
         if len(group) > 1:
@@ -189,7 +238,7 @@ class LocalExecutor(Executor):
         self._processes.give_back(process, is_usable=replied == len(begun))
         for execution in begun.values():
             lost = Outcome(
-                attempt=execution.attempt, started=execution.started, lost=True, company=len(begun) - 1,
+                attempt=execution.attempt, started=execution.started, lost=True, lost_with=len(begun) - 1,
                 logs=execution.kept_logs(),
             )  # fmt: skip
             execution.settle(lost)

@@ -11,7 +11,8 @@ from holdfast.api.client import Client
 from holdfast.api.handles import Run
 from holdfast.api.selection import Action, act_on, act_on_page, applicable
 from holdfast.app import App
-from holdfast.monitor.resources import COUNTED, Resources
+from holdfast.monitor.run_lists import RunLists, counted_of
+from holdfast.monitor.source import COUNTED, Source
 from holdfast.ports import RunQuery
 from holdfast.views.filters import parse_filter
 
@@ -57,7 +58,7 @@ Act = Callable[[App, Client, Order], dict[str, Any]]
 
 def carry_out(app: App, name: str, body: bytes, by: str) -> dict[str, Any]:
     order = _read(name, body, Order)
-    return _ACTIONS[name](app, Client(app, app.store, app.notifier, by), order)
+    return _ACTIONS[name](app, app.client.acting_as(by), order)
 
 
 def _read(name: str, body: bytes, kind: type[Any]) -> Any:
@@ -143,31 +144,31 @@ BULK: tuple[Action, ...] = get_args(Action)
 # -- many runs
 
 
-def preview(resources: Resources, name: Action, filter: str) -> dict[str, Any]:
+def preview(source: Source, name: Action, filter: str) -> dict[str, Any]:
     """How many runs it would be done to, by status; `upto` keeps those out that begin later."""
-    query = applicable(resources.query_of(filter), name)
-    newest = resources.store.runs(msgspec.structs.replace(query, limit=1)) if query is not None else []
+    query = applicable(source.query_of(filter), name)
+    newest = source.store.runs(msgspec.structs.replace(query, limit=1)) if query is not None else []
     if query is None or not newest:
         return {"count": 0, "more": False, "statuses": {}, "upto": 0}
-    counts = {status: n for status, n in resources.store.counts(query, COUNTED).items() if n}
-    most = COUNTED if query == RunQuery(statuses=query.statuses) else resources.counted_of(query) // len(query.statuses)
+    counts = {status: n for status, n in source.store.counts(query, COUNTED).items() if n}
+    most = COUNTED if query == RunQuery(statuses=query.statuses) else counted_of(query) // len(query.statuses)
     more = any(n >= most for n in counts.values())
     return {"count": sum(counts.values()), "more": more, "statuses": counts, "upto": newest[0].no}
 
 
-def carry_out_for_many(app: App, resources: Resources, name: Action, body: bytes, by: str) -> dict[str, Any]:
+def carry_out_for_many(source: Source, lists: RunLists, name: Action, body: bytes, by: str) -> dict[str, Any]:
     order = _read(name, body, BulkOrder)
-    client = Client(app, app.store, app.notifier, by)
+    client = source.app.client.acting_as(by)
     after = None
     if order.fingerprint or order.ids:
         if len(order.ids) > SELECTED:
             raise Refusal(f"at most {SELECTED} runs can be named; give a filter")
-        ids = order.ids or resources.run_ids_of_failure(order.q, order.fingerprint)
-        acted = act_on(client, name, [resources.row(run_id) for run_id in ids], order.reason)
+        ids = order.ids or lists.run_ids_of_failure(order.q, order.fingerprint)
+        acted = act_on(client, name, [source.row(run_id) for run_id in ids], order.reason)
     else:
         if order.upto is None:
             raise Refusal("`upto` is missing: ask first how many runs there are, which says it")
-        query = resources.query_of(order.q)
+        query = source.query_of(order.q)
         query.after, query.limit = order.upto + 1 if order.after is None else order.after, IN_TURN
         acted, after = act_on_page(client, name, query, order.reason)
     return {"done": acted.done, "skipped": acted.skipped, "after": after}

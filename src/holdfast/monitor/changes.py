@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from starlette.concurrency import run_in_threadpool
 
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.monitor.resources import COUNTED, Resources
+from holdfast.monitor.source import COUNTED, Source
 from holdfast.ports import RunQuery, RunRow, Status
 
 logger = logging.getLogger("holdfast.monitor")
@@ -34,8 +34,8 @@ def _state(row: RunRow) -> tuple[Any, ...]:
 class Versions:
     """The version of everything that can be looked at."""
 
-    def __init__(self, resources: Resources) -> None:
-        self._resources = resources
+    def __init__(self, source: Source) -> None:
+        self._source = source
         self._last: dict[int, int] = {}
 
     def of(self, what: str, filter: str = "", after: int | None = None, limit: int = 50) -> str:
@@ -44,7 +44,7 @@ class Versions:
         return hashlib.sha256(repr(state).encode()).hexdigest()[:24]
 
     def _list(self, what: str, filter: str, after: int | None, limit: int) -> Any:
-        store = self._resources.app.store
+        store = self._source.store
         if what == "workers":
             now = store.now()
             workers = [(worker.id, worker.lease_until >= now) for worker in store.workers()]
@@ -54,14 +54,14 @@ class Versions:
             return [(row.name, row.revision, row.is_active, row.next_at) for row in store.schedules()]
         if what == "hooks":
             return [_state(row) for row in store.runs(RunQuery(statuses=[Status.WAITING], limit=500))]
-        query = self._resources.query_of(filter)
+        query = self._source.query_of(filter)
         query.since, query.until = None, None  # they move with the clock, and only the runs matter
         rows = store.runs(replace(query, after=after, limit=limit))
         return [_state(row) for row in rows], store.counts(replace(query, statuses=()), COUNTED)
 
     def _run(self, run_id: str) -> Any:
-        store = self._resources.app.store
-        row = self._resources.row(run_id)
+        store = self._source.store
+        row = self._source.row(run_id)
         children = store.runs(RunQuery(parent=run_id, limit=100))
         last = self._last_event(row)
         beside = [store.attributes(run_id, key) for key in ("progress", "logs")]
@@ -70,7 +70,7 @@ class Versions:
     def _last_event(self, row: RunRow) -> int:
         """Its number. Histories only grow, so no more is read than came since the last time."""
         known = max(self._last.get(row.no, 0), row.end_seq)
-        new = self._resources.app.store.payloads(row.id, known)
+        new = self._source.store.payloads(row.id, known)
         if new:
             known = msgspec.json.decode(new[-1], type=_Numbered).seq
         if len(self._last) > REMEMBERED:
@@ -125,8 +125,8 @@ class Topic:
 class Changes:
     """Streams of versions."""
 
-    def __init__(self, resources: Resources) -> None:
-        self.versions = Versions(resources)
+    def __init__(self, source: Source) -> None:
+        self.versions = Versions(source)
         self._topics: dict[tuple[Any, ...], Topic] = {}
 
     async def follow(self, key: tuple[Any, ...], seen: str) -> AsyncIterator[str | None]:

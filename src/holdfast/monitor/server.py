@@ -21,9 +21,12 @@ from holdfast.api.selection import Action
 from holdfast.app import App
 from holdfast.monitor.actions import BULK, NAMES, Refusal, carry_out, carry_out_for_many, preview
 from holdfast.monitor.changes import Changes, as_event
+from holdfast.monitor.one_run import EVENTS_PER_PAGE, OneRun
 from holdfast.monitor.openapi import described
-from holdfast.monitor.resources import EVENTS_PER_PAGE, Resources
+from holdfast.monitor.overview import Overview
+from holdfast.monitor.run_lists import RunLists
 from holdfast.monitor.safety import BODY_LIMIT, LOCKED, Authorize, Guard, TokenCheck, is_forged, refused, who_may
+from holdfast.monitor.source import Source
 from holdfast.telemetry.metrics import CONTENT_TYPE
 from holdfast.views.gauges import store_gauges
 from holdfast.views.redaction import Redact
@@ -73,25 +76,25 @@ def monitor(
     site = Site(app, who, read_only, redact)
     questions: dict[str, Ask] = {
         "runs": site.runs,
-        "counts": lambda request: site.resources.counts(_filter(request)),
-        "counts/time": lambda request: site.resources.counts_over_time(_filter(request), _seconds(request, DAY)),
+        "counts": lambda request: site.lists.counts(_filter(request)),
+        "counts/time": lambda request: site.lists.counts_over_time(_filter(request), _seconds(request, DAY)),
         "run": site.run,
-        "run/graph": lambda request: site.resources.graph(_id(request), request.query_params.getlist("open")),
-        "run/values": lambda request: site.resources.values(_id(request)),
-        "run/lanes": lambda request: site.resources.lanes(
+        "run/graph": lambda request: site.one_run.graph(_id(request), request.query_params.getlist("open")),
+        "run/values": lambda request: site.one_run.values(_id(request)),
+        "run/lanes": lambda request: site.one_run.lanes(
             _id(request), _number(request, "at", 0) or 0, _limit(request, EVENTS_PER_PAGE, EVENTS_LIMIT)
         ),
-        "run/tree": lambda request: site.resources.tree(_id(request)),
-        "run/family": lambda request: site.resources.family(_id(request)),
+        "run/tree": lambda request: site.one_run.tree(_id(request)),
+        "run/family": lambda request: site.one_run.family(_id(request)),
         "run/events": site.events,
-        "run/event": lambda request: site.resources.event(_id(request), _number(request, "seq", 1) or 1),
+        "run/event": lambda request: site.one_run.event(_id(request), _number(request, "seq", 1) or 1),
         "run/stream": site.stream,
         "run/reruns": site.reruns,
         "invocations": site.invocations,
         "invocation": site.invocation,
-        "timeline": lambda request: site.resources.timeline(_filter(request), _seconds(request, 900)),
-        "views": lambda request: site.resources.views(),
-        "failures": lambda request: site.resources.failures(_filter(request)),
+        "timeline": lambda request: site.overview.timeline(_filter(request), _seconds(request, 900)),
+        "views": lambda request: site.lists.views(),
+        "failures": lambda request: site.lists.failures(_filter(request)),
         "workflow": site.workflow,
         **{name: site.listing(name) for name in LISTS[1:]},
     }
@@ -148,11 +151,14 @@ class Site:
     """Handlers. What reads the store does so on a thread."""
 
     def __init__(self, app: App, authorize: Authorize, read_only: bool, redact: Redact | None) -> None:
-        self.resources = Resources(app, redact)
+        self.source = Source(app, redact)
+        self.lists = RunLists(self.source)
+        self.one_run = OneRun(self.source)
+        self.overview = Overview(self.source)
         self._app = app
         self._authorize = authorize
         self._read_only = read_only
-        self.streams = Changes(self.resources)
+        self.streams = Changes(self.source)
 
     # -- reading
 
@@ -170,50 +176,50 @@ class Site:
         """What is looked at, and what whoever asks may do."""
         may = [] if self._read_only else [n for n in NAMES if await who_may(self._authorize, request, n) is not None]
         more = {"read_only": self._read_only, "may": may}
-        return await self.reading(lambda request: {**self.resources.about(), **more})(request)
+        return await self.reading(lambda request: {**self.overview.about(), **more})(request)
 
     def runs(self, request: Request) -> dict[str, Any]:
         filter, after, limit = _filter(request), _number(request, "after"), _limit(request)
         version = self.streams.versions.of("runs", filter, after, limit)  # before what it stands for
-        return {**self.resources.runs(filter, after, limit), "version": version}
+        return {**self.lists.runs(filter, after, limit), "version": version}
 
     def run(self, request: Request) -> dict[str, Any]:
         run_id = _id(request)
         version = self.streams.versions.of(f"run:{run_id}")
-        return {**self.resources.run(run_id), "version": version}
+        return {**self.one_run.run(run_id), "version": version}
 
     def listing(self, name: str) -> Ask:
         def ask(request: Request) -> dict[str, Any]:
             version = self.streams.versions.of(name)
-            return {**getattr(self.resources, name)(), "version": version}
+            return {**getattr(self.overview, name)(), "version": version}
 
         return ask
 
     def events(self, request: Request) -> dict[str, Any]:
         limit = _limit(request, EVENTS_PER_PAGE, EVENTS_LIMIT)
-        return self.resources.events(_id(request), _number(request, "after", 0) or 0, limit)
+        return self.one_run.events(_id(request), _number(request, "after", 0) or 0, limit)
 
     def stream(self, request: Request) -> dict[str, Any]:
-        return self.resources.stream(_id(request), _number(request, "after", 0) or 0, _limit(request))
+        return self.one_run.stream(_id(request), _number(request, "after", 0) or 0, _limit(request))
 
     def invocations(self, request: Request) -> dict[str, Any]:
         run_id, after = request.query_params.get("workflow_id", ""), request.query_params.get("after")
-        return self.resources.invocations(_filter(request), run_id, after, _limit(request))
+        return self.overview.invocations(_filter(request), run_id, after, _limit(request))
 
     def invocation(self, request: Request) -> dict[str, Any]:
         cmd = request.query_params.get("cmd", "")
         if not cmd:
             raise Refusal("cmd is missing: which step of the run?")
-        return self.resources.invocation(_id(request), cmd)
+        return self.one_run.invocation(_id(request), cmd)
 
     def workflow(self, request: Request) -> dict[str, Any]:
         name = request.query_params.get("name", "")
         if not name or "\0" in name:
             raise Refusal("name is missing: which workflow?")
-        return self.resources.workflow(name)
+        return self.overview.workflow(name)
 
     def reruns(self, request: Request) -> dict[str, Any]:
-        return self.resources.fork_reruns(_id(request), _number(request, "at", 0) or 0)
+        return self.one_run.fork_reruns(_id(request), _number(request, "at", 0) or 0)
 
     async def health(self, request: Request) -> Response:
         """For probes: whether the store answers. Says nothing else, as nobody has to show a token."""
@@ -232,7 +238,7 @@ class Site:
         try:
             key = (what, _filter(request), _number(request, "after"), _limit(request))
             if what == "runs":
-                self.resources.query_of(key[1])
+                self.source.query_of(key[1])
         except (Refusal, e.ArgumentError) as error:
             return refused(400, str(error))
         seen = request.headers.get("last-event-id") or request.query_params.get("seen", "")
@@ -258,7 +264,7 @@ class Site:
 
     async def act_on_many(self, request: Request) -> Response:
         def carry(app: App, name: str, body: bytes, by: str) -> dict[str, Any]:
-            return carry_out_for_many(app, self.resources, cast("Action", name), body, by)
+            return carry_out_for_many(self.source, self.lists, cast("Action", name), body, by)
 
         return await self._act(request, BULK, carry)
 
@@ -266,7 +272,7 @@ class Site:
         name = request.path_params["name"]
         if name not in BULK:
             return refused(404, f"{name!r} can't be done to many runs; known: {', '.join(BULK)}")
-        return await self.reading(lambda request: preview(self.resources, name, _filter(request)))(request)
+        return await self.reading(lambda request: preview(self.source, name, _filter(request)))(request)
 
     async def _act(
         self, request: Request, known: Sequence[str], carry: Callable[[App, str, bytes, str], dict[str, Any]]
@@ -306,7 +312,7 @@ class Site:
             body = await _read_body(request, IMPORT_LIMIT)
         except Refusal as error:
             return refused(413, str(error))
-        return await _answer(lambda: self.resources.imported(body))
+        return await _answer(lambda: self.one_run.imported(body))
 
     # -- pages
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 
 class Attempt(msgspec.Struct, kw_only=True, gc=False):
-    """One try of a step, as an executor gets it. If it gets a process, up to `company` others may share that. `trace` is
-    the `traceparent` that its run goes on from; `sent_at` is set if somebody wants to know how long it waits."""
+    """One try of a step, as an executor gets it. If it gets a process, up to `share_with` others may share that. `trace` is
+    the `traceparent` that its run goes on from; `sent_at` is set if an observer wants to know how long it waits. The number
+    `streams_as` tells what it streams from what other executions of the step do; so many items it has `said`, counted
+    where it executes."""
 
     token: int
     run_no: int
@@ -33,16 +35,17 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     headers: dict[str, str] = {}
     checkpoint: bytes | None = None
     streams_as: int = 0
-    company: int = 0
+    said: int = 0
+    share_with: int = 0
     at_most_once: bool = False
     trace: str = ""
     sent_at: int = 0
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with `company`
-    others. `handed_over` means that somebody else will tell it. `logs` is what is to be kept of what it has logged,
-    encoded. `thread` is where it was executed; "" is the event loop."""
+    """What became of an attempt: a result or an error, encoded. `lost` means its process died with it, and with
+    `lost_with` others. `handed_over` means that it will be told from elsewhere. `logs` is what is to be kept of what it has
+    logged, encoded. `thread` is where it was executed; "" is the event loop."""
 
     attempt: Attempt
     started: int
@@ -52,7 +55,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     cancelled: bool = False
     lost: bool = False
     handed_over: bool = False
-    company: int = 0
+    lost_with: int = 0
     data: dict[str, Any] = {}
     emitted: list[tuple[str, str, bytes]] = []
     retry_after: int | None = None
@@ -95,3 +98,37 @@ class Executor(Protocol):
     def close(self) -> None:
         """After `stop`: close what the steps have shared. The code of users decides how long that takes, so by now
         nobody depends on this worker any more."""
+
+
+@runtime_checkable
+class Borrower(Protocol):
+    """An executor that can use the thread of whoever waits for its outcomes, while that waits: no other thread has to be
+    woken for a step, nor for its outcome."""
+
+    def offer(self, is_open: Callable[[int], bool]) -> None:
+        """`is_open` is asked on a thread that submits brief steps, with the number of those under way: whether it will be
+        lent while they execute."""
+
+    def borrow(self, within: float, keeps: Callable[[], None]) -> bool:
+        """The calling thread will be lent whenever it waits, until `release`. False if that is not possible within so many
+        seconds: then nothing has changed. `keeps` is called on the thread if it won't come back, as something that needs
+        it is under way."""
+
+    def lend(self, seconds: float) -> bool:
+        """Use the calling thread for so long, or until `recall`. Comes back early at any time; at once and with False if
+        there is nothing to wait for on it. Comes back late if a step blocks, or if the thread is kept."""
+
+    def recall(self) -> None:
+        """The thread that is lent is wanted back. From any thread, also the one that is lent."""
+
+    def is_busy(self) -> bool:
+        """Whether anything waits for the thread, or is under way on it."""
+
+    def holds_thread(self) -> bool:
+        """Whether code of a step runs on it at this moment."""
+
+    def borrows(self) -> bool:
+        """Whether a thread is lent from time to time."""
+
+    def release(self) -> None:
+        """Go on without the thread, which may be stuck in a step. From any thread."""

@@ -159,6 +159,16 @@ class StreamRow(msgspec.Struct, gc=False):
     item: bytes
 
 
+class NewItem(msgspec.Struct, gc=False):
+    """An item to be streamed. `place` is how many its execution has streamed before it; -1 if nobody counts them."""
+
+    cmd: str
+    attempt: int
+    ts: int
+    item: bytes
+    place: int = -1
+
+
 Collision = Callable[["NewRun", RunRow], None]
 """What is said of a new run whose id another one has: it raises if that must not be."""
 

@@ -13,7 +13,7 @@ from holdfast.ports.domain_events import Emission, EventQuery, EventStore, Subsc
 from holdfast.ports.limits import Ask, LimitQuery, LimitStore, Line, SlotRow
 from holdfast.ports.messages import InboxRow, Message, MessageStore
 from holdfast.ports.notifier import Notifier
-from holdfast.ports.runs import Collision, Farewell, NewRun, Record, RunQuery, RunRow, StreamRow
+from holdfast.ports.runs import Collision, Farewell, NewItem, NewRun, Record, RunQuery, RunRow, StreamRow
 from holdfast.ports.schedules import ScheduleQuery, ScheduleStore
 from holdfast.ports.telemetry import TelemetryQuery, TelemetryStore
 from holdfast.ports.transactions import StepTransaction
@@ -43,7 +43,7 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     messages: Sequence[Message] = ()
     attributes: Sequence[tuple[str, str, bytes]] = ()
     dropped_attributes: Sequence[tuple[str, str]] = ()
-    streamed: Sequence[tuple[str, int, int, bytes]] = ()
+    streamed: Sequence[NewItem] = ()
     signals: Sequence[Emission | Subscription | Unsubscription] = ()
     news: Sequence[Emission] = ()
     asks: Sequence[Ask] = ()
@@ -176,8 +176,8 @@ class RunStore(RunQueries, MessageStore, Protocol):
         """The inboxes of all runs the worker owns, or of those of them that have these numbers, oldest first. Reading
         doesn't consume; `commit` does."""
 
-    def streamed(self, run_id: str) -> dict[str, int]:
-        """The last attempt of which something was streamed, by command."""
+    def streamed(self, run_id: str) -> dict[str, dict[int, int]]:
+        """How many items each attempt has streamed, by command and attempt."""
 
     def next_wake(self, names: Sequence[str]) -> int | None:
         """When the next unowned run of these workflows is due; 0 if a message waits for one."""

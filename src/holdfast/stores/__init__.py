@@ -1,3 +1,3 @@
-"""Stores: SQLite. Database drivers are imported here and nowhere else."""
+"""Stores: SQLite, PostgreSQL. Database drivers are imported here and nowhere else."""
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from typing import Any
 from holdfast.errors import StoreBusyError, StoreError, StoreMovedError
 from holdfast.stores.dialect import Row
 from holdfast.stores.moves import MARKS, Mark, Move, move_of, moved_text
-from holdfast.stores.shared import SqlStore, all_scripts
+from holdfast.stores.schema import all_scripts
+from holdfast.stores.store import SqlStore
 
 BATCH = 2_000
 NOT_COPIED = {"workers", "boots", "meta", "telemetry", "watchers"}
@@ -94,7 +95,7 @@ def _release(target: SqlStore) -> None:
 
 
 def _mark(store: SqlStore, db: Any, key: str, mark: Mark) -> None:
-    db.execute(store._q["set_meta"], {"key": key, "value": mark.encode()})
+    db.execute(store.database.q["set_meta"], {"key": key, "value": mark.encode()})
 
 
 # -- what is refused
@@ -125,7 +126,7 @@ def _refuse_rows(target: SqlStore, db: Any, tables: Iterable[str]) -> None:
         if table not in filled and db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None:
             raise StoreError(
                 f"{target.url} is not empty (there are {table}), and a copy would mix two stores; name another "
-                f"{'?schema=' if target.dialect.name == 'postgres' else 'file'}"
+                f"{'?schema=' if target.database.dialect.name == 'postgres' else 'file'}"
             )
 
 
@@ -150,7 +151,7 @@ def _copy_meta(reading: Any, writing: Any, target: SqlStore) -> None:
     for key, value in reading.execute("SELECT key, value FROM meta").fetchall():
         if key not in OF_THE_STORE:
             value = value.encode() if isinstance(value, str) else bytes(value)
-            writing.execute(target._q["set_meta"], {"key": key, "value": value})
+            writing.execute(target.database.q["set_meta"], {"key": key, "value": value})
 
 
 def _fitting(row: Row, types: Sequence[str]) -> Row:
@@ -171,7 +172,7 @@ class Side(abc.ABC):
         self.store = store
 
     def tables(self, db: Any) -> list[str]:
-        found = (name for (name,) in db.execute(self.store.dialect.tables).fetchall())
+        found = (name for (name,) in db.execute(self.store.database.dialect.tables).fetchall())
         return sorted(name for name in found if not name.startswith("sqlite_"))
 
     @abc.abstractmethod
@@ -303,4 +304,4 @@ class PostgresSide(Side):
 
 
 def _side(store: SqlStore) -> Side:
-    return PostgresSide(store) if store.dialect.name == "postgres" else SqliteSide(store)
+    return PostgresSide(store) if store.database.dialect.name == "postgres" else SqliteSide(store)

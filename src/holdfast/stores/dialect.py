@@ -1,8 +1,8 @@
 """Where databases differ in the SQL that all stores share.
 
 The files in `sql/` are written once: parameters are `:named`, and the few places where databases have no common words
-are marks in braces, which a dialect fills in. A query of the same name in one of the dialect's own files takes the
-place of the shared one.
+are marks in braces, which a dialect fills in. Parts that several queries have in common are put in by their names, in braces
+too. A query of the same name in one of the dialect's own files takes the place of the shared one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Dialect:
     name: str
     marks: Mapping[str, str]
     """`{ordered_join}`: a join whose left side is read first. `{lock}`: rows that are read stay as they are until the end
-    of the transaction. `{skip}`: the same, leaving out what others have locked. `{fence}`: a row that is read can't be
-    deleted until then, but be changed. `{unindexed}`: no index is to be chosen for the column that follows."""
+    of the transaction. `{skip}`: the same, leaving out what others have locked (`{skip_slots}`: of the table `s` alone).
+    `{fence}`: a row that is read can't be deleted until then, but be changed. `{unindexed}`: no index is to be chosen for the
+    column that follows."""
     among: str
     """A condition: one of the texts in the parameter {0}."""
     numbered: str
@@ -98,7 +99,7 @@ def _update(table: str, columns: Sequence[str], rows: Sequence[Row]) -> Iterator
 
 SQLITE = Dialect(
     name="sqlite",
-    marks={"ordered_join": "CROSS JOIN", "lock": "", "skip": "", "fence": "", "unindexed": "+"},
+    marks={"ordered_join": "CROSS JOIN", "lock": "", "skip": "", "skip_slots": "", "fence": "", "unindexed": "+"},
     among="IN (SELECT value FROM json_each(:{0}))",
     numbered="IN (SELECT value FROM json_each(:{0}))",
     each="json_each(:{0})",

@@ -2,68 +2,59 @@
 
 from __future__ import annotations
 
-import abc
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import asdict
 
 from holdfast.durations import SECOND
 from holdfast.ports import (
     Arrival,
     Change,
     Delivery,
+    DomainEventRow,
     Emission,
     Listener,
-    Message,
-    NewRun,
+    RunRow,
     Subscription,
     Unsubscription,
     WorkerRow,
 )
-from holdfast.stores.queries import SqlQuery, list_in, refuse_nul
+from holdfast.stores.database import Tables
+from holdfast.stores.messages import Messages
+from holdfast.stores.queries import event_row, list_in, refuse_nul, run_row
+from holdfast.stores.runs import Runs
 
 DAY = 86_400 * SECOND
 RETENTION = 30 * DAY
 """How long an event is kept: as long its key stands for it, and an app that is away will still get it."""
 
 
-class EventTables(SqlQuery):
-    """The part of `SqlStore` that is about domain events."""
+@dataclass(eq=False)
+class DomainEvents(Tables):
+    """Emitted, listened to, delivered."""
 
-    @abc.abstractmethod
-    def write(self, name: str, lasting: bool = True) -> AbstractContextManager[Any]: ...
-
-    @abc.abstractmethod
-    def _insert_run(self, db: Any, run: NewRun) -> int | None: ...
-
-    @abc.abstractmethod
-    def _insert_message(self, db: Any, message: Message) -> bool: ...
-
-    # -- emitting
+    runs: Runs
+    messages: Messages
 
     def emit(self, emission: Emission, subscriptions: Sequence[Subscription] = ()) -> bool:
-        with self.write("emit") as db:
+        with self.database.write("emit") as db:
             for subscription in subscriptions:
                 self._subscribe(db, subscription, None, "subscribe_for_now")
             return self._emit(db, emission)
 
     def _emit(self, db: Any, emission: Emission) -> bool:
         refuse_nul(emission.id, emission.name, emission.key)
-        found = db.execute(
-            self._q["insert_domain_event"],
-            {
-                "app": self.app, "id": emission.id, "name": emission.name, "key": emission.key,
-                "payload": emission.payload, "correlation": emission.correlation, "run_id": emission.run_id,
-                "cmd": emission.cmd, "quiet": int(emission.quiet), "ts": emission.ts,
-            },
-        ).fetchone()  # fmt: skip
+        parameters = {**asdict(emission), "app": self.database.app, "quiet": int(emission.quiet)}
+        found = db.execute(self._q["insert_domain_event"], parameters).fetchone()
         if found is None:
             return False
         db.execute(self._q["spread"], {"no": found[0], "name": emission.name})
         return True
 
-    def _signal(self, db: Any, change: Change) -> None:
+    def signal(self, db: Any, change: Change) -> None:
         """What a change does to domain events, in its order: a wait gets what is emitted after it, not before."""
         for signal in change.signals:
             if isinstance(signal, Emission):
@@ -73,7 +64,7 @@ class EventTables(SqlQuery):
             else:
                 self._subscribe(db, signal, change.no)
 
-    def _emit_if_heard(self, db: Any, emissions: Sequence[Emission]) -> bool:
+    def emit_if_heard(self, db: Any, emissions: Sequence[Emission]) -> bool:
         """Emit those whose name somebody listens to; whether there were any."""
         heard = {
             name: db.execute(self._q["anybody_listens"], {"name": name}).fetchone() is not None
@@ -88,16 +79,10 @@ class EventTables(SqlQuery):
 
     def _subscribe(self, db: Any, subscription: Subscription, run: int | None, how: str = "subscribe") -> None:
         refuse_nul(subscription.event, subscription.target, subscription.cmd, subscription.lookup)
-        db.execute(
-            self._q[how],
-            {
-                "app": self.app, "event": subscription.event, "target": subscription.target, "run": run,
-                "cmd": subscription.cmd, "path": subscription.path, "lookup": subscription.lookup,
-                "spec": subscription.spec, "now": self.now(),
-            },
-        )  # fmt: skip
+        parameters = {**asdict(subscription), "app": self.database.app, "run": run, "now": self.database.now()}
+        db.execute(self._q[how], parameters)
 
-    def _declare(self, db: Any, worker: WorkerRow, subscriptions: Sequence[Subscription]) -> None:
+    def declare(self, db: Any, worker: WorkerRow, subscriptions: Sequence[Subscription]) -> None:
         """What a worker's code listens to, in place of what nobody does any more."""
         for subscription in sorted(subscriptions, key=lambda s: (s.event, s.target)):  # one order for all workers
             self._subscribe(db, subscription, None)
@@ -105,43 +90,37 @@ class EventTables(SqlQuery):
         db.execute(self._q["set_listens"], {"listens": listens, "worker": worker.id})
         self._end_undeclared(db)
 
-    def _dismiss(self, db: Any, listens: str) -> None:
+    def dismiss(self, db: Any, listens: str) -> None:
         """A worker has left, and with it what it alone has declared, if others know better."""
-        declared = self.dialect.array(list_in(listens, str))
-        db.execute(self._q["declared_until_now"], {"app": self.app, "listens": declared, "now": self.now()})
+        declared = self._array(list_in(listens, str))
+        parameters = {"app": self.database.app, "listens": declared, "now": self.database.now()}
+        db.execute(self._q["declared_until_now"], parameters)
         self._end_undeclared(db)
 
     def _end_undeclared(self, db: Any) -> None:
-        db.execute(self._q["end_undeclared"], {"app": self.app, "long_ago": self.now() - DAY})
+        db.execute(self._q["end_undeclared"], {"app": self.database.app, "long_ago": self.database.now() - DAY})
 
     # -- delivering
 
     def arrivals(self, limit: int) -> list[Arrival]:
-        with self.read() as db:
-            rows = db.execute(self._q["arrivals"], {"app": self.app, "limit": limit}).fetchall()
-            found = [Arrival(id=r[0], after=r[1], upto=r[2], event=self._event(r[3:]), paths=[]) for r in rows]
-            paths: dict[str, list[str]] = {}
-            for arrival in found:
-                name = arrival.event.name
-                if name not in paths:
-                    paths[name] = [path for (path,) in db.execute(self._q["paths"], {"name": name, "app": self.app})]
-                arrival.paths = paths[name]
+        found = [
+            Arrival(id=r[0], after=r[1], upto=r[2], event=event_row(r[3:]), paths=[])
+            for r in self._ask("arrivals", limit=limit)
+        ]
+        paths = {
+            name: [path for (path,) in self._ask("paths", name=name)] for name in {each.event.name for each in found}
+        }
+        for arrival in found:
+            arrival.paths = paths[arrival.event.name]
         return found
 
     def listeners(self, arrival: Arrival, lookups: Sequence[str], limit: int) -> list[Listener]:
-        rows: list[Any] = []
-        with self.read() as db:
-            for lookup in set(lookups):
-                parameters = {
-                    "name": arrival.event.name, "app": self.app, "lookup": lookup, "after": arrival.after,
-                    "upto": arrival.upto, "limit": limit,
-                }  # fmt: skip
-                rows += db.execute(self._q["listeners"], parameters)
-        rows.sort()
+        about = {"name": arrival.event.name, "after": arrival.after, "upto": arrival.upto, "limit": limit}
+        rows = sorted(row for lookup in set(lookups) for row in self._ask("listeners", lookup=lookup, **about))
         return [Listener(no=r[0], target=r[1], run_id=r[2], cmd=r[3], spec=r[4]) for r in rows[:limit]]
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        with self.write("deliver") as db:
+        with self.database.write("deliver") as db:
             for delivery in deliveries:
                 action = "end_delivery" if delivery.reached is None else "advance_delivery"
                 arrival = delivery.arrival
@@ -149,13 +128,25 @@ class EventTables(SqlQuery):
                 if not db.execute(self._q[action], parameters).rowcount:
                     continue  # another worker of this app was faster
                 for run in delivery.runs:
-                    self._insert_run(db, run)
+                    self.runs.insert(db, run)
                 for number, message in delivery.messages:
                     if db.execute(self._q["end_subscription"], {"id": number}).rowcount:
-                        self._insert_message(db, message)
+                        self.messages.insert(db, message)
 
-    def _forget_events(self, db: Any, limit: int) -> int:
-        parameters = {"limit": limit, "before": self.now() - RETENTION}
+    def forget(self, db: Any, limit: int) -> int:
+        parameters = {"limit": limit, "before": self.database.now() - RETENTION}
         db.execute(self._q["forget_deliveries"], parameters)
         forgotten: int = db.execute(self._q["forget_events"], parameters).rowcount
         return forgotten
+
+    # -- looking
+
+    def domain_event(self, id: str) -> DomainEventRow | None:
+        rows = self._ask("domain_event", id=id)
+        return event_row(rows[0]) if rows else None
+
+    def trace(self, correlation: str, limit: int) -> tuple[list[RunRow], list[DomainEventRow]]:
+        root_app, _, root_id = correlation.partition(":")
+        parameters = {"correlation": correlation, "root_app": root_app, "root_id": root_id, "limit": limit}
+        runs, events = self._ask("runs_of_process", **parameters), self._ask("events_of_process", **parameters)
+        return [run_row(row) for row in runs], [event_row(row) for row in events]

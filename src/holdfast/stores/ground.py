@@ -18,6 +18,8 @@ import threading
 import time
 from pathlib import Path
 
+from holdfast.errors import StoreUnavailableError
+
 SUFFIXES = ("", "-wal", "-shm")
 _SHARED = (0x40000002, 510)
 """The bytes of the database that SQLite locks while it has it open."""
@@ -26,7 +28,38 @@ _DEADMAN = (128, 1)
 _MARKS = 123
 """The first of the five bytes of the WAL's index that readers lock."""
 _LOCKS = Path("/proc/locks")
+_MOUNTS = Path("/proc/self/mounts")
+_REMOTE = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"}
 _HAS_OWN_LOCKS = sys.platform == "linux" and sys.maxsize > 2**32  # the layout of `struct flock` below
+
+
+def check_place(path: str) -> None:
+    """That a database can be where it is to be."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise StoreUnavailableError(f"{path}: the folder {folder} doesn't exist; create it, or name another")
+    kind = _filesystem_of(folder)
+    if kind in _REMOTE:
+        raise StoreUnavailableError(
+            f"{path} is on a {kind} mount, where SQLite's locks don't hold; put the file on a local disk, or use PostgreSQL for "
+            "workers on several machines"
+        )
+
+
+def _filesystem_of(folder: Path) -> str:
+    """The kind of file system a folder is on, where the system tells."""
+    try:
+        mounts = _MOUNTS.read_text().splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in mounts:
+        _, place, found, *_ = line.split(" ")
+        place = place.replace("\\040", " ")
+        inside = str(folder) == place or str(folder).startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(best):
+            best, kind = place, found
+    return kind
 
 
 class Ground:

@@ -16,7 +16,11 @@ from typing import Any, NoReturn
 
 from holdfast.errors import ArgumentError
 from holdfast.ports import Notifier, OnRing, OnTold, Topic, Watch
-from holdfast.stores.shared import SqlStore, all_scripts
+from holdfast.stores.database import SqlDatabase
+from holdfast.stores.lives import LifeLockLike, Lives
+from holdfast.stores.schema import all_scripts
+from holdfast.stores.stamps import Stamps
+from holdfast.stores.store import SqlStore
 
 
 def driver_connection(given: object) -> Any:
@@ -71,24 +75,20 @@ def qualified(sql: str, schema: str) -> str:
     return named.replace("current_schema()", f"'{schema}'")
 
 
-class JoinedStore(SqlStore):
-    """The part of a store that makes sense in a transaction of somebody else's: to start, to send, to emit, to look."""
+class Nobody(Lives[LifeLockLike]):
+    """Who lives in a transaction."""
 
-    def __init__(
-        self,
-        host: SqlStore,
-        db: Any,
-        errors: Callable[[], AbstractContextManager[None]],
-        stamp: Callable[[int], int] | None = None,
-    ) -> None:
-        """`stamp` gives numbers of the logical clock without a word to the transaction: its row is everybody's, and must
-        not stay locked until somebody else commits."""
-        self.app, self.url, self.clock, self.dialect = host.app, host.url, host.clock, host.dialect
-        self.conflict = host.conflict
-        self.logical_clock = host.logical_clock
-        self._stamp_outside = stamp
-        self._q = host._q
-        self._alive_here = {}
+    def lock_of(self, worker_id: str) -> NoReturn:
+        raise ArgumentError("a worker doesn't live in a transaction; give it a store of its own")
+
+
+class JoinedDatabase(SqlDatabase):
+    """Somebody else's transaction. What makes sense there: to start, to send, to emit, to look."""
+
+    def __init__(self, host: SqlDatabase, db: Any, errors: Callable[[], AbstractContextManager[None]]) -> None:
+        self.dialect, self.conflict = host.dialect, host.conflict
+        super().__init__(host.app, host.url, host.clock, Nobody())
+        self.stamps = Stamps(self.q, host.stamps.clock)
         self._db, self._errors = db, errors
 
     @contextlib.contextmanager
@@ -96,16 +96,8 @@ class JoinedStore(SqlStore):
         with self._errors():
             yield self._db
 
-    @contextlib.contextmanager
-    def write(self, name: str, lasting: bool = True) -> Iterator[Any]:
-        with self._errors():
-            yield self._db
-
-    def _stamp(self, db: Any, count: int) -> int:
-        return super()._stamp(db, count) if self._stamp_outside is None else self._stamp_outside(count)
-
-    def life_lock(self, worker_id: str) -> NoReturn:
-        raise ArgumentError("a worker doesn't live in a transaction; give it a store of its own")
+    def write(self, name: str, lasting: bool = True) -> AbstractContextManager[Any]:
+        return self.read()
 
     def join(self, connection: object) -> NoReturn:
         raise ArgumentError("this store is in a transaction already")
@@ -115,6 +107,16 @@ class JoinedStore(SqlStore):
 
     def close(self) -> None:
         """The connection is its owner's."""
+
+
+def joined(
+    host: SqlDatabase, db: Any, errors: Callable[[], AbstractContextManager[None]], stamps: Stamps | None = None
+) -> SqlStore:
+    """A store in a transaction of somebody else's."""
+    database = JoinedDatabase(host, db, errors)
+    if stamps is not None:
+        database.stamps = stamps
+    return SqlStore(database, as_it_is=True)
 
 
 class JoinedNotifier(Notifier):

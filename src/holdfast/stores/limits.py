@@ -7,17 +7,15 @@ lock of the limit's row, in statements that come after that lock: only then is w
 
 from __future__ import annotations
 
-import abc
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import Fenced
 from holdfast.ports import Change, LimitRow, LimitUse, Line, LineUse, Place, Served, SlotRow
-from holdfast.stores.queries import SqlQuery, refuse_nul
+from holdfast.stores.database import SqlDatabase, Tables
+from holdfast.stores.queries import refuse_nul
 
 NEWCOMERS = 2_000
 """So many get their place in the lines of a limit at a time."""
@@ -127,19 +125,16 @@ def turns(queue: Sequence[Waiting], head: int | None, last: dict[str, int]) -> l
     return given
 
 
-class LimitTables(SqlQuery):
-    """The part of `SqlStore` that is about limits."""
-
-    @abc.abstractmethod
-    def write(self, name: str, lasting: bool = True) -> AbstractContextManager[Any]: ...
+class Limits(Tables):
+    """Limits as they were declared, and slots that are asked for, granted and given back."""
 
     def declare_limits(self, limits: Sequence[LimitRow]) -> list[str]:
         changed = []
-        with self.write("declare_limits") as db:
+        with self.database.write("declare_limits") as db:
             for limit in sorted(limits, key=lambda limit: limit.name):  # one order for all workers
                 refuse_nul(limit.name)
                 parameters = {
-                    "app": self.app,
+                    "app": self.database.app,
                     **{k: int(v) for k, v in msgspec.structs.asdict(limit).items() if k != "name"},
                 }
                 if db.execute(self._q["declare_limit"], {**parameters, "name": limit.name}).fetchone() is not None:
@@ -148,54 +143,51 @@ class LimitTables(SqlQuery):
 
     # -- what commits do
 
-    def _change_slots(self, db: Any, changes: Sequence[Change]) -> list[Line]:
+    def change(self, db: Any, changes: Sequence[Change]) -> list[Line]:
         """Give slots back, then ask for others. The lines in which some are free now."""
         freed: list[Line] = []
         holders = [holder(change.no, cmd) for change in changes for cmd in change.gives_back]
         if holders:
-            freed += db.execute(self._q["give_back"], {"holders": self.dialect.array(holders)}).fetchall()
+            freed += db.execute(self._q["give_back"], {"holders": self._array(holders)}).fetchall()
         over = [change.no for change in changes if change.keeps is not None and not change.keeps]
         if over:
-            freed += db.execute(self._q["give_all_back"], {"nos": self.dialect.array(over)}).fetchall()
+            freed += db.execute(self._q["give_all_back"], {"nos": self._array(over)}).fetchall()
         for change in changes:
             if change.keeps:
-                kept = {"run": change.no, "kept": self.dialect.array(change.keeps)}
+                kept = {"run": change.no, "kept": self._array(change.keeps)}
                 freed += db.execute(self._q["give_others_back"], kept).fetchall()
-        now, rows = self.now(), []
+        app, now, rows = self.database.app, self.database.now(), []
         for change in changes:
             for ask in change.asks:
                 (lim, key, fair), *rest = ask.lines
                 rows.append(
-                    (self.app, lim, key, fair, change.no, ask.cmd, holder(change.no, ask.cmd), ask.token, json.dumps(rest),
+                    (app, lim, key, fair, change.no, ask.cmd, holder(change.no, ask.cmd), ask.token, json.dumps(rest),
                      ask.message, ask.refusal, ask.eviction, int(ask.control), now)
                 )  # fmt: skip
-        for sql, values in self.dialect.insert("slots", SLOT, rows):
+        for sql, values in self._dialect.insert("slots", SLOT, rows):
             db.execute(f"{sql} ON CONFLICT DO NOTHING", values)  # nobody may know that it was asked for already
         return [(lim, key) for lim, key in freed]
 
-    def _free(self, db: Any, no: int, cmd: str) -> list[Line]:
-        found = db.execute(self._q["give_back"], {"holders": self.dialect.array([holder(no, cmd)])}).fetchall()
+    def free(self, db: Any, no: int, cmd: str) -> list[Line]:
+        found = db.execute(self._q["give_back"], {"holders": self._array([holder(no, cmd)])}).fetchall()
         return [(lim, key) for lim, key in found]
 
     # -- whose turn it is
 
     def serve(self, worker_id: str, name: str, keys: Sequence[str] | None) -> Served:
-        with self.write("serve", lasting=False) as db:
-            if db.execute(self._q["am_i_alive"], {"worker": worker_id}).fetchone() is None:
-                raise Fenced(worker_id)
-            return Round(self, db, worker_id, name).serve(keys)
+        with self.database.write("serve", lasting=False) as db:
+            self._check_alive(db, worker_id)
+            return Round(self.database, db, worker_id, name).serve(keys)
 
     # -- looking
 
     def slots(self, nos: Sequence[int]) -> dict[int, list[SlotRow]]:
-        with self.read() as db:
-            return self._slots(db, nos)
+        with self.database.read() as db:
+            return self.read_slots(db, nos)
 
-    def _slots(self, db: Any, nos: Sequence[int]) -> dict[int, list[SlotRow]]:
+    def read_slots(self, db: Any, nos: Sequence[int]) -> dict[int, list[SlotRow]]:
         found: dict[tuple[int, str], SlotRow] = {}
-        for no, cmd, token, granted, lim, rest in db.execute(
-            self._q["slots_of_runs"], {"nos": self.dialect.array(nos)}
-        ):
+        for no, cmd, token, granted, lim, rest in db.execute(self._q["slots_of_runs"], {"nos": self._array(nos)}):
             left = [line[0] for line in json.loads(rest)]
             slot = found.get((no, cmd))
             if slot is None:
@@ -207,11 +199,9 @@ class LimitTables(SqlQuery):
         return by_run
 
     def places(self, run_id: str, limit: int) -> list[Place]:
-        with self.read() as db:
-            rows = db.execute(self._q["places"], {"no": self._number(db, run_id), "limit": limit}).fetchall()
-        now = self.now()
+        now = self.database.now()
         found = []
-        for cmd, key, asked_at, granted, place, in_use, next, *columns in rows:
+        for cmd, key, asked_at, granted, place, in_use, next, *columns in self._ask_of(run_id, "places", limit=limit):
             line = LineState(_limit(columns), key, in_use, None, next, now)
             next_at = None if granted else line.due()
             found.append(
@@ -223,16 +213,16 @@ class LimitTables(SqlQuery):
 
     def limits(self, lines: int) -> list[LimitUse]:
         found = []
-        with self.read() as db:
-            for row in db.execute(self._q["select_limits"], {"app": self.app}).fetchall():
+        with self.database.read() as db:
+            for row in db.execute(self._q["select_limits"], {"app": self.database.app}).fetchall():
                 limit = _limit(row)
                 busiest = self._busiest(db, limit, lines)
                 found.append(LimitUse(limit=limit, in_use=row[7], waiting=row[8], keys=row[9], lines=busiest))
         return found
 
     def _busiest(self, db: Any, limit: LimitRow, most: int) -> list[LineUse]:
-        parameters = {"app": self.app, "name": limit.name, "limit": most}
-        now, found = self.now(), []
+        parameters = {"app": self.database.app, "name": limit.name, "limit": most}
+        now, found = self.database.now(), []
         for key, in_use, waiting, next in db.execute(self._q["busiest_lines"], parameters).fetchall():
             due = LineState(limit, key, int(in_use), None, next, now).due() if waiting else None
             found.append(LineUse(key=key, in_use=int(in_use), waiting=int(waiting), next_at=due))
@@ -242,14 +232,14 @@ class LimitTables(SqlQuery):
 class Round:
     """One transaction in which a limit is served."""
 
-    def __init__(self, tables: LimitTables, db: Any, worker_id: str, name: str) -> None:
-        self._q, self._dialect, self._app = tables._q, tables.dialect, tables.app
+    def __init__(self, database: SqlDatabase, db: Any, worker_id: str, name: str) -> None:
+        self._q, self._dialect, self._app = database.q, database.dialect, database.app
         self._db = db
         self._worker = worker_id
-        self._about = {"app": tables.app, "name": name}
+        self._about = {"app": database.app, "name": name}
         found = self._ask("lock_limit").fetchone()
         self._limit = _limit(found) if found is not None else LimitRow(name=name)
-        self._now = tables.now()
+        self._now = database.now()
         self._served = Served(messages=[], onward=[], moved=set(), due={})
         self._granted: list[Waiting] = []
         self._told: list[tuple[Any, ...]] = []
@@ -370,12 +360,7 @@ def holder(no: int, cmd: str) -> str:
 
 
 def _limit(row: Sequence[Any]) -> LimitRow:
+    name, keyed, of_runs, concurrency, rate, period, burst = row[:7]
     return LimitRow(
-        name=row[0],
-        keyed=bool(row[1]),
-        of_runs=bool(row[2]),
-        concurrency=row[3],
-        rate=row[4],
-        period=row[5],
-        burst=row[6],
-    )
+        name=name, keyed=bool(keyed), of_runs=bool(of_runs), concurrency=concurrency, rate=rate, period=period, burst=burst
+    )  # fmt: skip

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from holdfast.errors import StoreBusyError, StoreUnavailableError
+from holdfast.stores.lives import Lives
 
+logger = logging.getLogger("holdfast")
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _held: dict[str, int] = {}
 _turnstiles: weakref.WeakSet[Turnstile] = weakref.WeakSet()
@@ -82,6 +85,44 @@ class LifeLock:
         if self.is_free():
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
+
+
+class FileLives(Lives[LifeLock]):
+    """Life locks are files beside the database."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._prefix = f"{path}-worker-"
+
+    def lock_of(self, worker_id: str) -> LifeLock:
+        return LifeLock(self._prefix + worker_id)
+
+    def take(self, worker_id: str, lease: int) -> None:
+        self._clear_stale()
+        super().take(worker_id, lease)
+
+    def dead(self, worker_ids: Sequence[str]) -> Collection[str]:
+        return {worker_id for worker_id in super().dead(worker_ids) if self.lock_of(worker_id).is_free()}
+
+    def clear(self, worker_id: str) -> None:
+        if worker_id not in self.here:
+            self.lock_of(worker_id).clear()
+
+    def _clear_stale(self) -> None:
+        """Remove the locks of workers that were declared dead while they were frozen, and died later."""
+        folder, beginning = os.path.split(self._prefix)
+        with contextlib.suppress(OSError):
+            for file in os.listdir(folder):
+                if file.startswith(beginning):
+                    LifeLock(os.path.join(folder, file)).clear()
+
+    def check(self) -> None:
+        for worker_id, lock in list(self.here.items()):
+            if lock is not None and not lock.is_in_place():
+                logger.warning(
+                    "%s was deleted or replaced while worker %s lives; it is made anew", lock.path, worker_id
+                )
+                lock.take_again()
 
 
 class Turnstile:

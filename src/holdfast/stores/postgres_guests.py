@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import functools
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -16,27 +15,35 @@ from holdfast import failpoints
 from holdfast.errors import ArgumentError
 from holdfast.ports import Notifier, Store, Topic
 from holdfast.stores.arrays import adapt
-from holdfast.stores.joining import JoinedNotifier, JoinedStore, driver_connection, no_transaction, wrong_kind
+from holdfast.stores.joining import JoinedNotifier, driver_connection, joined, no_transaction, wrong_kind
 from holdfast.stores.postgres_connections import Connections, ForeignDb
 from holdfast.stores.postgres_sql import notify, rings_of
-from holdfast.stores.shared import SqlStore
+from holdfast.stores.postgres_tables import StampsAhead
+from holdfast.stores.stamps import Stamps
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres import PostgresDatabase
 
 
-class Guests(SqlStore, abc.ABC):
-    """The part of `PostgresStore` that is about connections of others."""
+class StampsOutside(Stamps):
+    """Numbers from the store's own, which says no word of them to somebody else's transaction: the row of the logical clock
+    would stay locked until that is committed."""
 
-    schema: str
-    _connections: Connections
+    def __init__(self, stamps: StampsAhead) -> None:
+        super().__init__({}, stamps.clock)
+        self._stamps = stamps
 
-    @abc.abstractmethod
-    def _errors(self) -> contextlib.AbstractContextManager[None]: ...
+    def take(self, db: Any, count: int) -> int:
+        return self._stamps.apart(count)
 
-    @abc.abstractmethod
-    def _stamp_apart(self, count: int) -> int: ...
 
-    @functools.cached_property
-    def _joined(self) -> weakref.WeakSet[psycopg.Connection[Any]]:
-        return weakref.WeakSet()
+class Guests:
+    """Lets connections of users take part, and gives steps those that they write with."""
+
+    def __init__(self, database: PostgresDatabase, connections: Connections) -> None:
+        self._database = database
+        self._connections = connections
+        self._joined: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
 
     def join(self, connection: object) -> tuple[Store, Notifier]:
         driver = driver_connection(connection)
@@ -44,37 +51,36 @@ class Guests(SqlStore, abc.ABC):
             raise wrong_kind(driver, "a psycopg.Connection (psycopg 3; postgresql+psycopg:// for SQLAlchemy)")
         if driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE:
             raise no_transaction("use it inside `with connection.transaction():`, or turn autocommit off")
-        db = ForeignDb(driver, self.schema)
+        db = ForeignDb(driver, self._database.schema)
         self._check_same(driver, db)
-        return JoinedStore(self, db, self._errors, self._stamp_apart), JoinedNotifier(
-            functools.partial(self._tell_in, db)
-        )
+        store = joined(self._database, db, self._database.errors, StampsOutside(self._database.stamps))
+        return store, JoinedNotifier(functools.partial(self._tell_in, db))
 
     def _tell_in(self, db: ForeignDb, topic: Topic, everyone: bool) -> None:
-        with self._errors():
-            db.execute(*notify(self.schema, rings_of("", "*" if everyone else self.app, topic)))
+        with self._database.errors():
+            db.execute(*notify(self._database.schema, rings_of("", "*" if everyone else self._database.app, topic)))
 
     def _check_same(self, driver: psycopg.Connection[Any], db: ForeignDb) -> None:
         """That it leads to this very store; once for each connection."""
         if driver in self._joined:
             return
-        with self._errors():
+        with self._database.errors():
             try:
                 found = db.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
                 found = None
-        if found is None or found[0] != self.secret():
+        if found is None or found[0] != self._database.secret():
             raise ArgumentError(
-                f"the connection leads to another database than the store, which is {self.url}; one transaction can't be "
-                "about both"
+                f"the connection leads to another database than the store, which is {self._database.url}; one transaction "
+                "can't be about both"
             )
         adapt(driver)
         self._joined.add(driver)
 
     @contextlib.contextmanager
     def step_write(self) -> Iterator[tuple[ForeignDb, psycopg.Connection[Any]]]:
-        with self._errors(), self._connections.borrow_for_step() as connection:
+        with self._database.errors(), self._connections.borrow_for_step() as connection:
             with connection.transaction():
-                yield ForeignDb(connection, self.schema), connection
+                yield ForeignDb(connection, self._database.schema), connection
                 failpoints.hit("transaction.before_commit")
             failpoints.hit("transaction.after_commit")

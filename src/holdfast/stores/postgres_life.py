@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from holdfast.ports import Clock
+from holdfast.stores.lives import Lives
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres import PostgresDatabase
+
+
+def key_of(schema: str, name: str) -> int:
+    """The key of an advisory lock. Those are the whole database's, so it contains the schema."""
+    digest = hashlib.sha256(f"{schema}\0{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
 
 
 class LifeLock:
@@ -54,13 +65,38 @@ class LifeLock:
                 self._connection.close()
                 self._connection = None
 
-    def is_free(self) -> bool:
-        with contextlib.closing(self._connect()) as connection:
-            found = connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key,)).fetchone()
-            return bool(found and found[0])
 
-    def clear(self) -> None:
-        """Nothing is left of one."""
+class ServerLives(Lives[LifeLock]):
+    """Life locks are held by sessions. `judge_after` is for how many seconds the server has to be up before a free one means
+    a dead worker: the length of a lease, if it isn't said."""
+
+    def __init__(self, database: PostgresDatabase, judge_after: float | None) -> None:
+        super().__init__()
+        self._database = database
+        self._judge_after = judge_after
+        self._lease = 0.0
+
+    def lock_of(self, worker_id: str) -> LifeLock | None:
+        if self._database.shares_sessions:
+            return None  # a lock would stay with whoever gets the session next
+        return LifeLock(self._database.connect, key_of(self._database.schema, worker_id))
+
+    def take(self, worker_id: str, lease: int) -> None:
+        self._lease = lease / 1e6
+        super().take(worker_id, lease)
+
+    def dead(self, worker_ids: Sequence[str]) -> Collection[str]:
+        if self._database.shares_sessions:
+            return ()  # the lease tells
+        with self._database.read() as db:
+            up, held = db.execute(self._database.q["life_locks"]).fetchone()
+            if up is None:
+                db.execute(self._database.q["booted"])
+        # A restart lets go of everybody's lock. The living need their next heartbeat to take it again.
+        if up is None or up < (self._lease if self._judge_after is None else self._judge_after):
+            return ()
+        keys = set(held)
+        return {worker_id for worker_id in worker_ids if key_of(self._database.schema, worker_id) not in keys}
 
 
 class ServerClock:

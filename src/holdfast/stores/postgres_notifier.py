@@ -21,7 +21,7 @@ from psycopg import generators
 
 from holdfast.errors import StoreError
 from holdfast.ports import Notifier, OnRing, OnTold, Topic, Watch
-from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres import PostgresDatabase
 from holdfast.stores.postgres_sql import ENGINES, EXECUTORS, PROGRAMS, Note, channel_of, notify, rings_of
 
 logger = logging.getLogger("holdfast")
@@ -39,8 +39,8 @@ _of_the_parent: list[Line] = []
 class PostgresNotifier(Notifier):
     """Rings between the processes of one schema."""
 
-    def __init__(self, store: PostgresStore) -> None:
-        self._store = store
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
         self._wanted: set[str] = set()  # to which of those who are told something this one belongs
         self._name = secrets.token_hex(4)
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class PostgresNotifier(Notifier):
     def ring(self, topic: Topic, everyone: bool = False) -> None:
         if self._on_ring is not None:
             self._on_ring(topic)
-        self._send(rings_of(self._name, "*" if everyone else self._store.app, topic))
+        self._send(rings_of(self._name, "*" if everyone else self._database.app, topic))
 
     def tell(self, owner: str, runs: Sequence[int]) -> None:
         if self._on_told is not None:
@@ -73,7 +73,7 @@ class PostgresNotifier(Notifier):
         self._send(self._notes(PROGRAMS, "runs", told))
 
     def _notes(self, whom: str, what: str, runs: Sequence[str | int], *before: str) -> list[Note]:
-        return [(whom, json.dumps([self._name, what, self._store.app, *before, *some])) for some in _portions(runs)]
+        return [(whom, json.dumps([self._name, what, self._database.app, *before, *some])) for some in _portions(runs)]
 
     def _send(self, notes: Sequence[Note]) -> None:
         if not notes:
@@ -85,8 +85,8 @@ class PostgresNotifier(Notifier):
                     self._open_line().send(notes)
                     return
                 self._line = None
-        with contextlib.suppress(StoreError), self._store.read() as db:
-            db.execute(*notify(self._store.schema, notes))
+        with contextlib.suppress(StoreError), self._database.read() as db:
+            db.execute(*notify(self._database.schema, notes))
 
     def _open_line(self) -> Line:
         line = self._line
@@ -94,7 +94,7 @@ class PostgresNotifier(Notifier):
             _of_the_parent.append(line)  # closing it would hurt the parent
             line = None
         if line is None:
-            line = Line(self._store.connect(), self._store.schema)
+            line = Line(self._database.connect(), self._database.schema)
         self._line = line
         return line
 
@@ -103,7 +103,7 @@ class PostgresNotifier(Notifier):
     def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         self._on_ring, self._on_told = on_ring, on_told
         self._start_listening(EXECUTORS if Topic.ATTEMPTS in topics else ENGINES)
-        return channel_of(self._store.schema, ENGINES)
+        return channel_of(self._database.schema, ENGINES)
 
     def watch(self, run_id: str) -> Watch:
         self._start_listening(PROGRAMS)
@@ -114,7 +114,7 @@ class PostgresNotifier(Notifier):
             if whom not in self._wanted:
                 self._wanted.add(whom)
                 self._is_listening.clear()
-            if not self._store.hears:
+            if self._database.shares_sessions:
                 self._is_listening.set()  # whoever waits looks once a second
             elif self._listener is None:
                 self._listener = threading.Thread(target=self._keep_listening, name="holdfast-listen", daemon=True)
@@ -124,11 +124,13 @@ class PostgresNotifier(Notifier):
     def _keep_listening(self) -> None:
         while not self._is_closed.is_set():
             try:
-                with contextlib.closing(self._store.connect()) as connection:
+                with contextlib.closing(self._database.connect()) as connection:
                     self._hear(connection)
             except (StoreError, psycopg.Error) as error:
                 if not self._is_closed.is_set():
-                    logger.warning("nothing is heard from %s for now, the sweep finds it: %s", self._store.url, error)
+                    logger.warning(
+                        "nothing is heard from %s for now, the sweep finds it: %s", self._database.url, error
+                    )
                     self._is_closed.wait(1.0)
 
     def _hear(self, connection: psycopg.Connection[Any]) -> None:
@@ -149,7 +151,7 @@ class PostgresNotifier(Notifier):
 
     def _listen_to(self, connection: psycopg.Connection[Any], heard: set[str]) -> None:
         for whom in self._wanted - heard:
-            connection.execute(f'LISTEN "{channel_of(self._store.schema, whom)}"')
+            connection.execute(f'LISTEN "{channel_of(self._database.schema, whom)}"')
             heard.add(whom)
         if self._has_listened and self._on_ring is not None:
             self._on_ring(Topic.EVERYTHING)  # something may have been told while this was not listening
@@ -165,11 +167,11 @@ class PostgresNotifier(Notifier):
             match json.loads(note):
                 case [self._name, *_]:
                     pass  # was told here directly
-                case [str(), "ring", app, topic] if app in ("*", self._store.app):
+                case [str(), "ring", app, topic] if app in ("*", self._database.app):
                     topics[_TOPICS.get(topic, Topic.EVERYTHING)] = None
-                case [str(), "told", self._store.app, str(owner), *runs]:
+                case [str(), "told", self._database.app, str(owner), *runs]:
                     told.setdefault(owner, set()).update(runs)
-                case [str(), "runs", self._store.app, *run_ids]:
+                case [str(), "runs", self._database.app, *run_ids]:
                     self._wake(run_ids)
         if self._on_told is not None:
             for owner, numbers in told.items():

@@ -10,16 +10,19 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
+from msgspec.structs import astuple
 from psycopg.types.numeric import Int8
 
 from holdfast.ports import FOR_ALL, FOR_EXECUTORS, Change, Emission, EndedAttempt, Message, NewRun, Topic
 from holdfast.stores.arrays import Blobs, Numbers, Texts, array
 from holdfast.stores.attempts import ATTEMPT, attempts_in
+from holdfast.stores.commits import updates_of
 from holdfast.stores.dialect import Dialect, Row, Statement
+from holdfast.stores.runs import HISTORY, columns_of
 from holdfast.stores.search import VALUE_LIMIT
-from holdfast.stores.shared import HISTORY, last_time, updates_of
 
 NUMBERS = {
     "no", "run", "seq", "cause", "attempt", "ts", "held", "wake_at", "losses", "base_seq", "end_seq", "priority", "durable",
@@ -31,7 +34,7 @@ NEW_RUN = (
     "id", "workflow", "status", "wake_at", "priority", "parent_id", "parent_cmd", "root_id", "correlation", "durable",
     "options", "fingerprint", "base_seq", "created_at",
 )  # fmt: skip
-EMISSION = ("id", "name", "key", "payload", "correlation", "run_id", "cmd", "quiet", "ts")
+EMISSION = Emission.__struct_fields__
 MESSAGE = ("to_run", "kind", "control", "late", "dedupe", "body", "nth")
 
 TEXT = r'"([^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{{4}})*"'
@@ -83,6 +86,7 @@ POSTGRES = Dialect(
         "ordered_join": "JOIN",
         "lock": "FOR UPDATE",
         "skip": "FOR UPDATE SKIP LOCKED",
+        "skip_slots": "FOR UPDATE OF s SKIP LOCKED",
         "fence": "FOR KEY SHARE",
         "unindexed": "",
     },
@@ -163,11 +167,7 @@ def commit_of(app: str, worker_id: str, changes: Sequence[Change], now: int, clo
     _attempts(batch, app, changes, clock + sum(len(change.records) for change in changes))
     _attributes(batch, changes)
     numbers = itertools.count(clock)
-    history = [
-        (change.no, r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload, next(numbers))
-        for change in changes
-        for r in change.records
-    ]
+    history = [(change.no, *astuple(record), next(numbers)) for change in changes for record in change.records]
     for sql, parameters in _insert("history", HISTORY, history):
         batch.add("history_", f"{sql}, fence RETURNING 1", parameters)
     if not any(change.children for change in changes):
@@ -196,11 +196,7 @@ def messages_of(app: str, messages: Sequence[Message], now: int, clock: int) -> 
 
 def children_of(app: str, children: Sequence[NewRun]) -> Statement:
     """New runs, in the order of their ids: two commits that insert the same ones in other orders wait for each other."""
-    rows = [
-        (run.id, run.workflow, str(run.status), last_time(run.wake_at), run.priority, run.parent_id, run.parent_cmd,
-         run.root_id, run.correlation, int(run.durable), run.options, run.fingerprint, run.base_seq, run.created_at)
-        for run in sorted(children, key=lambda run: run.id.encode())
-    ]  # fmt: skip
+    rows = [itemgetter(*NEW_RUN)(columns_of(run)) for run in sorted(children, key=lambda run: run.id.encode())]
     source, parameters = table_of(NEW_RUN, rows, "new")
     return (
         f"INSERT INTO runs (app, {', '.join(NEW_RUN)}) SELECT %(app)s, v.* FROM {source} "
@@ -214,10 +210,7 @@ def creation_of(app: str, run: NewRun, clock: int) -> Statement:
     batch = Batch()
     sql, parameters = children_of(app, [run])
     batch.add("new", sql, parameters)
-    records = [
-        (r.seq, r.kind, r.name, r.cmd, r.cause, r.attempt, r.worker, r.ts, r.payload, clock + i)
-        for i, r in enumerate(run.records)
-    ]
+    records = [(*astuple(record), number) for number, record in enumerate(run.records, clock)]
     if records:
         source, parameters = table_of(HISTORY[1:], records, "record")
         sql = f"INSERT INTO history ({', '.join(HISTORY)}) SELECT new.no, v.* FROM new, {source} RETURNING 1"
@@ -322,8 +315,8 @@ def _attributes(batch: Batch, changes: Sequence[Change]) -> None:
 def _news(batch: Batch, news: Sequence[Emission]) -> None:
     """Domain events if somebody listens to their name, to each app that does, for the subscriptions there are."""
     if news:
-        rows = [(e.id, e.name, e.key, e.payload, e.correlation, e.run_id, e.cmd, int(e.quiet), e.ts) for e in news]
-        source, parameters = table_of(EMISSION, sorted(rows, key=lambda row: row[0]), "news")
+        rows = sorted((astuple(emission) for emission in news), key=lambda row: row[0])
+        source, parameters = table_of(EMISSION, rows, "news")
         sql = (
             f"INSERT INTO domain_events (app, {', '.join(EMISSION)}) SELECT %(app)s, v.* FROM fence, {source} "
             "WHERE EXISTS (SELECT 1 FROM subscriptions s WHERE s.event = v.name) ON CONFLICT (id) DO NOTHING RETURNING no, name"

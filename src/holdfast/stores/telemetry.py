@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 import msgspec
 
-from holdfast.ports import Backlog, Notes, RecordedEvent, RunRow
-from holdfast.stores.queries import SqlQuery
+from holdfast.ports import Backlog, Notes, RecordedEvent
+from holdfast.stores.database import Tables
 
 KEPT = 1_000
 KEPT_FOR = 15 * 1_000_000
@@ -18,84 +15,69 @@ KEPT_FOR = 15 * 1_000_000
 _decoder = msgspec.json.Decoder(Notes)
 
 
-class TelemetryTables(SqlQuery):
-    """The part of the ports that is about telemetry."""
-
-    @abc.abstractmethod
-    def write(self, name: str, lasting: bool = True) -> AbstractContextManager[Any]: ...
+class Telemetry(Tables):
+    """Notes for those who watch, and what these keep."""
 
     # -- telling
 
     def publish(self, notes: Notes) -> None:
-        with self.write("publish", lasting=False) as db:
-            now = self.now()
+        with self.database.write("publish", lasting=False) as db:
+            now = self.database.now()
             (number,) = db.execute(
-                self._q["publish"], {"app": self.app, "now": now, "body": msgspec.json.encode(notes)}
+                self._q["publish"], {"app": self.database.app, "now": now, "body": msgspec.json.encode(notes)}
             ).fetchone()
             db.execute(self._q["forget_published"], {"before": number - KEPT, "long_ago": now - KEPT_FOR})
 
     # -- watching
 
     def watch(self, watcher: str, until: int) -> None:
-        with self.write("watch", lasting=False) as db:
-            now = self.now()
+        with self.database.write("watch", lasting=False) as db:
+            now = self.database.now()
             if until > now:
-                db.execute(self._q["watch"], {"id": watcher, "app": self.app, "until": until})
+                db.execute(self._q["watch"], {"id": watcher, "app": self.database.app, "until": until})
             else:
                 db.execute(self._q["watch_no_more"], {"id": watcher, "now": now})
                 db.execute(self._q["forget_published"], {"before": 0, "long_ago": now - KEPT_FOR})
 
     def is_watched(self) -> bool:
-        with self.read() as db:
-            found = db.execute(self._q["anybody_watches"], {"app": self.app, "now": self.now()}).fetchone()
-        return found is not None
+        return bool(self._ask("anybody_watches", now=self.database.now()))
 
     # -- what those who look keep
 
     def saved_views(self) -> dict[str, str]:
         prefix = self._view("")
-        with self.read() as db:
-            rows = db.execute(self._q["saved_views"], {"prefix": prefix, "length": len(prefix)}).fetchall()
+        rows = self._ask("saved_views", prefix=prefix, length=len(prefix))
         return {key.removeprefix(prefix): bytes(value).decode() for key, value in rows}
 
     def save_view(self, name: str, filter: str | None) -> None:
-        with self.write("save_view") as db:
+        with self.database.write("save_view") as db:
             if filter is None:
                 db.execute(self._q["forget_view"], {"key": self._view(name)})
             else:
                 db.execute(self._q["set_meta"], {"key": self._view(name), "value": filter.encode()})
 
     def _view(self, name: str) -> str:
-        return f"view:{self.app}:{name}"
+        return f"view:{self.database.app}:{name}"
 
     # -- what was told
 
     def newest_notes(self) -> int:
-        with self.read() as db:
-            return int(db.execute(self._q["newest_published"]).fetchone()[0])
+        ((number,),) = self._ask("newest_published")
+        return int(number)
 
     def notes(self, after: int, limit: int) -> list[tuple[int, Notes]]:
-        with self.read() as db:
-            rows = db.execute(self._q["published"], {"after": after, "app": self.app, "limit": limit}).fetchall()
-        return list(_readable(rows))
-
-    def rows(self, numbers: Sequence[int]) -> list[RunRow]:
-        with self.read() as db:
-            parameters = {"app": self.app, "nos": self.dialect.array(numbers)}
-            return [self._row(row) for row in db.execute(self._q["rows_by_number"], parameters)]
+        return list(_readable(self._ask("published", after=after, limit=limit)))
 
     def recorded(self, ranges: Mapping[int, tuple[int, int]]) -> list[RecordedEvent]:
         found: list[RecordedEvent] = []
-        with self.read() as db:
+        with self.database.read() as db:
             for no, (first, last) in ranges.items():
                 rows = db.execute(self._q["recorded"], {"no": no, "first": first, "last": last})
                 found += [RecordedEvent(no, *row) for row in rows]
         return found
 
     def backlog(self, most: int) -> Backlog:
-        with self.read() as db:
-            parameters = {"app": self.app, "now": self.now(), "most": most}
-            parked, due, since, inbox = db.execute(self._q["backlog"], parameters).fetchone()
+        ((parked, due, since, inbox),) = self._ask("backlog", now=self.database.now(), most=most)
         return Backlog(parked=parked, due=due, due_since=since, inbox=inbox)
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.errors import StoreBusyError, StoreError, StoreUnavailableError
 from holdfast.ports import StepTransaction
-
-if TYPE_CHECKING:
-    from holdfast.stores.shared import SqlStore
+from holdfast.stores.database import SqlDatabase
 
 PAUSE = 0.5
 """Seconds between two looks at a database that can't be reached."""
@@ -29,8 +27,8 @@ class _RolledBack(Exception):
 class SqlTransaction(StepTransaction):
     """Begins when the step first asks for its connection."""
 
-    def __init__(self, store: SqlStore, run_no: int | None, key: str) -> None:
-        self._store = store
+    def __init__(self, database: SqlDatabase, run_no: int | None, key: str) -> None:
+        self._database = database
         self._run_no = run_no
         self._where = {"run": run_no, "value": key}
         self._context: AbstractContextManager[tuple[Any, Any]] | None = None
@@ -40,7 +38,7 @@ class SqlTransaction(StepTransaction):
     @property
     def connection(self) -> Any:
         if self._context is None:
-            context = self._store.step_write()
+            context = self._database.step_write()
             self._db, self._connection = context.__enter__()
             self._context = context
         return self._connection
@@ -50,7 +48,7 @@ class SqlTransaction(StepTransaction):
         return self._context is not None
 
     def recorded(self) -> bytes | None:
-        with self._store.read() as db:
+        with self._database.read() as db:
             return self._read(db)
 
     def commit(self, body: bytes) -> bytes | None:
@@ -79,10 +77,10 @@ class SqlTransaction(StepTransaction):
                 return
 
     def _record(self, db: Any, body: bytes) -> bool:
-        return bool(db.execute(self._store._q["record_outcome"], {**self._where, "body": body}).rowcount)
+        return bool(db.execute(self._database.q["record_outcome"], {**self._where, "body": body}).rowcount)
 
     def _read(self, db: Any) -> bytes | None:
-        found = db.execute(self._store._q["recorded_outcome"], self._where).fetchone()
+        found = db.execute(self._database.q["recorded_outcome"], self._where).fetchone()
         return None if found is None else bytes(found[0])
 
     def _after_doubt(self, body: bytes) -> bytes | None:
@@ -91,7 +89,7 @@ class SqlTransaction(StepTransaction):
         said of the step, and nobody else can record anything either."""
         while True:
             try:
-                with self._store.step_write() as (db, _):
+                with self._database.step_write() as (db, _):
                     if self._record(db, body):
                         raise _RolledBack
                     return self._read(db)

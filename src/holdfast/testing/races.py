@@ -2,7 +2,7 @@
 statements while the other goes on as far as it can. A backend subclasses `RaceContract` and gives a `stores` fixture:
 two stores on the same place, empty, with the clock `self.clock`.
 
-What is stopped is what `store.write()` gives, so it is for stores made of SQL; a store of another kind tests itself.
+What is stopped is what `store.database.write()` gives, so it is for stores made of SQL; a store of another kind tests itself.
 """
 
 from __future__ import annotations
@@ -258,31 +258,31 @@ class Stopped:
     transaction, where others may come `between` its statements too."""
 
     def __init__(self, store: Any, at: int, between: bool) -> None:
-        self._store, self._at, self._between = store, at, between
+        self._database, self._at, self._between = store.database, at, between
         self._seen = 0
         self.is_there = threading.Event()
         self.go_on = threading.Event()
 
     @contextlib.contextmanager
     def armed(self) -> Iterator[None]:
-        self._store.write = self._write
+        self._database.write = self._write
         if self._between:
-            self._store.read = self._read
+            self._database.read = self._read
         try:
             yield
         finally:
-            del self._store.write
+            del self._database.write
             if self._between:
-                del self._store.read
+                del self._database.read
 
     @contextlib.contextmanager
     def _write(self, name: str, lasting: bool = True) -> Iterator[Any]:
-        with type(self._store).write(self._store, name, lasting) as db:
+        with type(self._database).write(self._database, name, lasting) as db:
             yield _Counting(db, self._statement)
 
     @contextlib.contextmanager
     def _read(self) -> Iterator[Any]:
-        with type(self._store).read(self._store) as db:
+        with type(self._database).read(self._database) as db:
             yield _Counting(db, self._statement)
 
     def _statement(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import datetime as dt
 import inspect
@@ -13,16 +12,17 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.api.checks import to_epoch
-from holdfast.api.client import Client
 from holdfast.api.functions import Step
-from holdfast.api.handles import Run, Which
+from holdfast.api.handles import Run
+from holdfast.api.reading import RunReader, Which
 from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.execution import Execution
-from holdfast.core.loop import Greenlets
+from holdfast.core.greenlets import Greenlets
 from holdfast.core.pending import Recorded
+from holdfast.core.registry import Definitions
 from holdfast.core.resources import Resource
 from holdfast.core.run_info import RunInfo
 from holdfast.durations import Duration, to_us
@@ -87,31 +87,31 @@ class TestApp:
     def __enter__(self) -> TestApp:
         app = self.app
         app.load()
-        self._before = (app.clock, app._store, app._notifier, app.replaced)
+        known, storage = app.definitions, app.storage
+        self._before = (storage.clock, storage.opened, known.replaced)
         self.store = SqliteStore(app.name, ":memory:", self.clock)
         self.notifier = _SkippingIntercom(self)
-        app.clock, app._store, app._notifier = self.clock, self.store, self.notifier
-        app.replaced = {**app.replaced, **self._resources}
-        surroundings = Surroundings(app.arounds, app.replaced, self.store.secret, app.instruments)
+        storage.clock, storage.opened = self.clock, (self.store, self.notifier)
+        known.replaced = {**known.replaced, **self._resources}
+        surroundings = Surroundings(known.arounds, known.replaced, self.store.secret, app.instruments)
         executor = _InProcessExecutor(
             self._find,
             app.codec,
             self.clock,
             surroundings=surroundings,
-            keep_logs=app.keep_logs,
+            keep_logs=known.keep_logs,
             transact=self.store.transaction,
             instruments=app.instruments,
             is_strict=True,
         )
         settings = Settings(grace=1, show_after=0, schedules=self._schedules, broken_turns=0)
         me = Identity("", app.build, isolates=False, queues=None)
-        self.engine = Engine(Environment(app, self.store, executor, self.notifier, self.clock, me, settings))
+        self.engine = Engine(Environment(known, self.store, executor, self.notifier, self.clock, me, settings))
         self._host = Host(self.engine, self.clock)
         self.clock.wake = self._host.wake
         self.clock.has_failed = lambda: self._host.failure is not None
         self._host.start()
-        self._thread = threading.Thread(target=self._run_engine, name="holdfast-test-engine", daemon=True)
-        self._thread.start()
+        self._host.launch()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -120,8 +120,9 @@ class TestApp:
                 self._replay_all()
         finally:
             self._host.stop(0)
-            self._thread.join(10)
-            self.app.clock, self.app._store, self.app._notifier, self.app.replaced = self._before
+            self._host.wait(10)
+            storage, known = self.app.storage, self.app.definitions
+            storage.clock, storage.opened, known.replaced = self._before
             self.store.close()
 
     async def __aenter__(self) -> TestApp:
@@ -148,10 +149,6 @@ class TestApp:
         """Wait until everything that can happen without time passing has happened."""
         self.clock.settle()
         self._check_engine()
-
-    def _run_engine(self) -> None:
-        with contextlib.suppress(BaseException):  # whoever waits for this world is told by `_check_engine`
-            self._host.run()
 
     def _check_engine(self) -> None:
         """An engine that broke is an error of the test, instead of a wait for ever."""
@@ -185,10 +182,10 @@ class TestApp:
             return [(*args, *kwargs.values()) for args, kwargs in self._calls.get(self._name(step), [])]
 
     def _name(self, step: Step[..., Any] | str) -> str:
-        return self.app.find_step(step if isinstance(step, str) else step.name).name
+        return self.app.definitions.find_step(step if isinstance(step, str) else step.name).name
 
     def _find(self, name: str) -> StepDefinition:
-        definition = self.app.find_step(name)
+        definition = self.app.definitions.find_step(name)
         if name in self._replacements:
             function = self._replacements[name]
             is_async, resources = asyncio.iscoroutinefunction(function), dict[str, Resource[Any]]()
@@ -228,19 +225,19 @@ class TestApp:
 
     def replay(self, run: Run[Any] | str) -> None:
         """Replay a run's history against the code as it is now; NondeterminismError if they differ, in arguments too."""
-        client = Client(self.app, self.store, self.notifier)
+        reader = RunReader(self.app.definitions, self.store)
         which = Which(run) if isinstance(run, str) else run._which
-        row = client.row(which)
+        row = reader.row(which)
         if not row.durable:
             return
-        replay(self.app, row, client.events(which), self.store.secret())
+        replay(self.app.definitions, row, reader.events(which), self.store.secret())
 
     def _replay_all(self) -> None:
         for run in self.app.runs(limit=10_000):
             self.replay(run)
 
 
-def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"") -> Execution:
+def replay(app: Definitions, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"") -> Execution:
     """Feed a history to an app's code, strictly. The code's end has to be the history's."""
     run_id = row.id
     base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
@@ -253,7 +250,7 @@ def replay(app: App, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"
     try:
         for _ in execution.replay(history[base:]):
             pass
-        main = execution._main
+        main = execution.code.task
         if isinstance(recorded, ev.RunCompleted):
             if main is None or not main.done() or main.cancelled() or main.exception() is not None:
                 raise NondeterminismError(f"run {run_id} has returned, but on replay its code does not")

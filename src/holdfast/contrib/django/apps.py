@@ -23,5 +23,6 @@ class HoldfastConfig(AppConfig):
         app = configured_app()
         for around in (attempts.fresh_connections_async, attempts.fresh_connections):
             app.around_step(around)
-            app.arounds.insert(0, app.arounds.pop())  # outermost: what wraps attempts may use the database too
+            arounds = app.definitions.arounds
+            arounds.insert(0, arounds.pop())  # outermost: what wraps attempts may use the database too
         autodiscover_modules(*read_configuration().modules)

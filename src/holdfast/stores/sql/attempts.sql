@@ -64,6 +64,9 @@ ORDER BY a.not_before LIMIT :limit;
 -- name: attempts_of_runs
 SELECT {attempt} FROM attempts a WHERE a.run {numbered nos} ORDER BY a.token;
 
+-- name: attempts_of_run
+SELECT {attempt} FROM attempts a WHERE a.run = :no ORDER BY a.token;
+
 -- name: queues
 SELECT queue, sum(CASE WHEN worker IS NULL THEN 1 ELSE 0 END), min(CASE WHEN worker IS NULL THEN not_before END),
     sum(CASE WHEN worker IS NULL THEN 0 ELSE 1 END)

@@ -14,19 +14,21 @@ RETURNING name;
 -- Whoever grants slots of a limit has its row until the end: what is counted after that stays true.
 SELECT name, keyed, of_runs, concurrency, rate, period, burst FROM limits WHERE app = :app AND name = :name {lock};
 
--- name: newcomers
+-- part: waiting
 SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
        s.asked_at, r.owner
 FROM slots s {ordered_join} runs r ON r.no = s.run
-WHERE s.app = :app AND s.lim = :name AND s.granted = 0 AND s.turn = 0 ORDER BY s.no LIMIT :limit;
+
+-- name: newcomers
+-- Whoever leaves its line just now has its row locked, and is left out: it would have to be waited for.
+{waiting}
+WHERE s.app = :app AND s.lim = :name AND s.granted = 0 AND s.turn = 0 ORDER BY s.no LIMIT :limit {skip_slots};
 
 -- name: heads
 -- The first of those that wait in a line.
-SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
-       s.asked_at, r.owner
-FROM slots s {ordered_join} runs r ON r.no = s.run
+{waiting}
 WHERE s.app = :app AND s.lim = :name AND s.key = :key AND s.granted = 0 AND s.turn > 0 AND s.evicted = 0
-ORDER BY s.turn, s.no LIMIT :limit;
+ORDER BY s.turn, s.no LIMIT :limit {skip_slots};
 
 -- name: lines
 -- How many have a slot, the turn of the first who waits, and when the next one could begin.

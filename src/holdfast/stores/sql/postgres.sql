@@ -1,31 +1,8 @@
 -- What PostgreSQL needs in other words than the shared queries: rows that others have locked are left to them, and the
 -- inboxes are walked from run to run by their index, whatever the statistics say.
 
--- name: claim
-WITH due AS (
-    SELECT no FROM runs
-    WHERE app = :app AND owner IS NULL AND wake_at <= :now AND workflow {among names}
-    ORDER BY wake_at LIMIT :limit {skip}),
-mailed AS (
-    SELECT m.no FROM runs m
-    WHERE m.no = ANY(ARRAY(
-        WITH RECURSIVE box (run) AS (
-            (SELECT run FROM inbox ORDER BY run LIMIT 1)
-            UNION ALL
-            SELECT (SELECT i.run FROM inbox i WHERE i.run > box.run ORDER BY i.run LIMIT 1) FROM box WHERE run IS NOT NULL)
-        SELECT run FROM box WHERE run IS NOT NULL))
-      AND m.app = :app AND m.owner IS NULL AND m.workflow {among names}
-      AND ((m.held = 0 AND (m.status NOT IN ('PENDING', 'RETRY') OR m.wake_at <= :now))
-           OR EXISTS (SELECT 1 FROM inbox i WHERE i.run = m.no AND i.control = 1))
-    LIMIT :limit {skip})
-UPDATE runs
-SET owner = :worker, wake_at = NULL, started_at = coalesce(started_at, :now),
-    status = CASE WHEN status IN ('PENDING', 'WAITING', 'RETRY') THEN 'RUNNING' ELSE status END
-WHERE no = ANY(ARRAY(SELECT no FROM due UNION SELECT no FROM mailed LIMIT :limit)) AND owner IS NULL
-RETURNING {columns};
-
--- name: message_waits
-SELECT 1 FROM runs m
+-- part: mailed
+FROM runs m
 WHERE m.no = ANY(ARRAY(
     WITH RECURSIVE box (run) AS (
         (SELECT run FROM inbox ORDER BY run LIMIT 1)
@@ -35,7 +12,21 @@ WHERE m.no = ANY(ARRAY(
   AND m.app = :app AND m.owner IS NULL AND m.workflow {among names}
   AND ((m.held = 0 AND (m.status NOT IN ('PENDING', 'RETRY') OR m.wake_at <= :now))
        OR EXISTS (SELECT 1 FROM inbox i WHERE i.run = m.no AND i.control = 1))
-LIMIT 1;
+
+-- name: claim
+WITH due AS (
+    SELECT no FROM runs
+    WHERE app = :app AND owner IS NULL AND wake_at <= :now AND workflow {among names}
+    ORDER BY wake_at LIMIT :limit {skip}),
+mailed AS (SELECT m.no {mailed} LIMIT :limit {skip})
+UPDATE runs
+SET owner = :worker, wake_at = NULL, started_at = coalesce(started_at, :now),
+    status = CASE WHEN status IN ('PENDING', 'WAITING', 'RETRY') THEN 'RUNNING' ELSE status END
+WHERE no = ANY(ARRAY(SELECT no FROM due UNION SELECT no FROM mailed LIMIT :limit)) AND owner IS NULL
+RETURNING {columns};
+
+-- name: message_waits
+SELECT 1 {mailed} LIMIT 1;
 
 -- name: beat
 -- On the way the time of the database is asked for.
@@ -93,22 +84,6 @@ claimed AS (
     WHERE a.token = :token AND a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND EXISTS (SELECT 1 FROM alive)
     RETURNING a.token, a.body, a.clock)
 SELECT (SELECT count(*) FROM alive), c.token, c.body, c.clock FROM (SELECT 1) one LEFT JOIN claimed c ON true;
-
--- name: newcomers
--- Whoever leaves its line just now has its row locked, and is left out: it would have to be waited for.
-SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
-       s.asked_at, r.owner
-FROM slots s JOIN runs r ON r.no = s.run
-WHERE s.app = :app AND s.lim = :name AND s.granted = 0 AND s.turn = 0 ORDER BY s.no LIMIT :limit
-FOR UPDATE OF s SKIP LOCKED;
-
--- name: heads
-SELECT s.no, s.key, s.fair, s.run, s.cmd, s.holder, s.token, s.rest, s.letter, s.refusal, s.eviction, s.control,
-       s.asked_at, r.owner
-FROM slots s JOIN runs r ON r.no = s.run
-WHERE s.app = :app AND s.lim = :name AND s.key = :key AND s.granted = 0 AND s.turn > 0 AND s.evicted = 0
-ORDER BY s.turn, s.no LIMIT :limit
-FOR UPDATE OF s SKIP LOCKED;
 
 -- name: lost_attempts
 -- From one worker that has claimed something to the next by the index, whatever the statistics say.

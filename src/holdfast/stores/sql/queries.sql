@@ -229,7 +229,7 @@ INSERT INTO streams (run, number, cmd, attempt, ts, item)
 SELECT :run, coalesce(max(number), 0) + 1, :cmd, :attempt, :ts, :item FROM streams WHERE run = :run;
 
 -- name: streamed
-SELECT cmd, max(attempt) FROM streams WHERE run = :no GROUP BY cmd;
+SELECT cmd, attempt, count(*) FROM streams WHERE run = :no GROUP BY cmd, attempt;
 
 -- name: stream
 SELECT number, cmd, attempt, ts, item FROM streams WHERE run = :no AND number > :after ORDER BY number LIMIT :limit;
@@ -293,6 +293,13 @@ ORDER BY wake_at LIMIT 100;
 -- name: set_aside
 UPDATE runs SET status = 'STUCK', held = 1, reason = :reason, stuck = :stuck, wake_at = NULL
 WHERE no = :no AND owner IS NULL AND held = 0 AND finished_at IS NULL;
+
+-- part: is_active
+EXISTS (SELECT 1 FROM runs r WHERE r.app = s.app AND r.id = s.active AND r.finished_at IS NULL)
+
+-- part: schedule
+s.name, s.workflow, s.spec, s.declared, s.paused, s.reason, s.next_at, s.last_at, s.active, {is_active}, s.queued,
+s.revision
 
 -- name: select_schedules
 SELECT {schedule} FROM schedules s WHERE s.app = :app ORDER BY s.name;

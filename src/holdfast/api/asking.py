@@ -1,0 +1,112 @@
+"""Asking runs from outside: a request is put into the inbox, and its answer waited for."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from holdfast.api.inbox import Inbox, refuse_without_history
+from holdfast.api.options import StartOptions
+from holdfast.api.reading import RunReader, Which
+from holdfast.api.requests import Ask, RequestDefinition, check_request, encode_request
+from holdfast.api.results import Waiter
+from holdfast.api.starting import Starter
+from holdfast.core.context import current_step
+from holdfast.core.registry import Definitions
+from holdfast.durations import Duration
+from holdfast.engine.records import AnswerBody, AskMessage
+from holdfast.errors import DecodeError, RequestError, RequestRefusedError, in_words
+from holdfast.ports import Message, Query
+
+
+@dataclass(slots=True)
+class Asker:
+    """Asks runs, and waits for their answers."""
+
+    definitions: Definitions
+    store: Query
+    inbox: Inbox
+    reader: RunReader
+    waiter: Waiter
+    starter: Starter
+
+    def ask(
+        self,
+        run: Which,
+        request: RequestDefinition[Any, Any] | str,
+        payload: object,
+        id: str | None,
+        timeout: Duration | None,
+        given_up: threading.Event | None = None,
+        *,
+        plain: bool = False,
+    ) -> Any:
+        """Ask a run and wait for its answer; what it has published answers at once. A `plain` answer is JSON data."""
+        limit = check_request(request, id, timeout)
+        definition, message = self._question(run, request, payload, id)
+        name = _name_of(request)
+        row = self.reader.row(run)
+        answer = None
+        if definition is not None and definition.data is not None:
+            answer = self.store.data(run.id).get(definition.data)
+        if answer is None:
+            if self.store.answer(run.id, message.request) is None:
+                refuse_without_history(row, "asked")
+                self.inbox.post(message, f"request {name!r} can't be asked")
+            answer = self._answer(run, name, message.request, limit, given_up)
+        return self.definitions.codec.plain(answer) if plain else self._decode(answer, definition and definition.answer)
+
+    def start_and_ask(self, name: str, call: bytes, options: StartOptions, ask: Ask[Any]) -> tuple[Which, Message]:
+        """Start a run with a question in its inbox, in one commit; if the run is there already it is asked."""
+        options = options.with_id_in_step(name)
+        run_id = options.id or str(uuid.uuid4())
+        _, message = self._question(Which(run_id), ask.request, ask.payload, ask.id)
+        return self.starter.start(name, call, replace(options, id=run_id), [message]), message
+
+    def await_answer(self, run: Which, ask: Ask[Any], message: Message, given_up: threading.Event | None = None) -> Any:
+        """What a run has answered that was started with this question."""
+        limit = check_request(ask.request, ask.id, ask.timeout)
+        answer = self._answer(run, ask.request.name, message.request, limit, given_up)
+        return self._decode(answer, ask.request.answer)
+
+    def _question(
+        self, run: Which, request: RequestDefinition[Any, Any] | str, payload: object, id: str | None
+    ) -> tuple[RequestDefinition[Any, Any] | None, Message]:
+        name = _name_of(request)
+        definition = self.definitions.request_models.find(name) if isinstance(request, str) else request
+        encoded = Raw(encode_request(self.definitions.codec, definition, name, payload))
+        step = current_step.get()
+        # In a step the next attempt asks under the same id, and gets the same answer.
+        id = id or (str(uuid.uuid4()) if step is None else step.next_child_id(name))
+        body = msgspec.json.encode(AskMessage(name=name, request=id, payload=encoded))
+        return definition, Message(run_id=run.id, run_no=run.no, kind="ask", body=body, request=id)
+
+    def _answer(self, run: Which, name: str, id: str, limit: int | None, given_up: threading.Event | None) -> bytes:
+        """What the run has answered, encoded, once it has."""
+        found = self.waiter.found(
+            run, lambda: self.store.answer(run.id, id), f"an answer to request {name!r}",
+            f"has not answered request {name!r}", f"ask again with id={id!r} to get the answer that it may still give",
+            limit, given_up,
+        )  # fmt: skip
+        body = msgspec.json.decode(found, type=AnswerBody)
+        if bytes(body.error) != b"null":
+            error = self.definitions.codec.decode_error(body.error)
+            if isinstance(error, RequestError):
+                raise error
+            raise RequestRefusedError(f"run {run.id} refused request {name!r}: {in_words(error)}") from error
+        return bytes(body.answer)
+
+    def _decode(self, data: bytes, model: Any) -> Any:
+        try:
+            return self.definitions.codec.decode(data, Any if model is None else model)
+        except DecodeError:  # not what the definition says: give it as it is, as Python would
+            return self.definitions.codec.decode(data)
+
+
+def _name_of(request: RequestDefinition[Any, Any] | str) -> str:
+    return request if isinstance(request, str) else request.name

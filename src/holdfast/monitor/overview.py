@@ -1,0 +1,170 @@
+"""What an app does as JSON data: its workflows, workers and schedules, hooks that wait for people, steps of all runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.api.forms import hook_schema
+from holdfast.core import events as ev
+from holdfast.core.definitions import DEFAULT_QUEUE
+from holdfast.core.registry import is_own
+from holdfast.monitor.source import COUNTED, LOOKED_AT, Source
+from holdfast.ports import RunQuery, RunRow, Status
+from holdfast.views.invocations import invocation_summary, read_invocations, read_steps, split_filter
+from holdfast.views.lanes import quantile, step_grid, worker_lanes
+from holdfast.views.summaries import hook_summaries, schedule_summary, worker_summary
+from holdfast.views.times import SECOND, iso
+from holdfast.views.waits import open_hooks
+
+HOOKS_SHOWN = 200
+LAST_RUNS = 24
+GRID_RUNS = 30
+HOOK_EVENTS = (
+    "RunStarted", "ContinuedAsNew", "AttemptStarted", "HookOpened", "HookReceived", "OutcomeReused", "TimerFired",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Overview:
+    """All that is told of an app as a whole."""
+
+    source: Source
+
+    def about(self) -> dict[str, Any]:
+        return {"app": self.source.app.name, "store": self.source.store.url, "now": iso(self.source.store.now())}
+
+    def workflows(self) -> dict[str, Any]:
+        """What can be started, with what the last runs say of each."""
+        store = self.source.store
+        rows = store.runs(RunQuery(limit=LOOKED_AT))
+        by_name: dict[str, list[RunRow]] = {name: [] for name in self.source.definitions.startable_names()}
+        for worker in store.workers():
+            for name in worker.names:
+                by_name.setdefault(name, [])
+        for row in rows:
+            by_name.setdefault(row.workflow, []).append(row)
+        steps = self.source.definitions.max_attempts()
+        found = [
+            workflow_summary(name, rows, name in steps)
+            for name, rows in by_name.items()
+            if rows or not (is_own(name) or name in steps)
+        ]
+        return {"workflows": found, "looked_at": len(rows), "all": len(rows) < LOOKED_AT}
+
+    def workflow(self, name: str) -> dict[str, Any]:
+        """One of them: what its last runs say, and a grid of their steps."""
+        rows = self.source.store.runs(RunQuery(workflow=name, limit=LOOKED_AT // 4))
+        grid = step_grid(list(read_steps(self.source.store, rows[:GRID_RUNS])))
+        builds = Counter(row.build for row in rows if row.build)
+        summary = workflow_summary(name, rows, name in self.source.definitions.max_attempts())
+        return {
+            **summary,
+            "looked_at": len(rows),
+            "grid": grid,
+            "builds": dict(builds),
+            "now": iso(self.source.store.now()),
+        }
+
+    def workers(self) -> dict[str, Any]:
+        store = self.source.store
+        now = store.now()
+        found = []
+        for worker in store.workers():
+            owned = store.runs(RunQuery(owner=worker.id, limit=COUNTED - 1))
+            names = [name for name in worker.names if not is_own(name)]
+            found.append({**worker_summary(worker, now), "names": names, "runs": len(owned)})
+        served = {queue for worker in found if worker["alive"] for queue in worker["queues"]}
+        queues = [
+            {
+                "name": row.queue or DEFAULT_QUEUE, "waiting": row.waiting, "since": iso(row.since),
+                "claimed": row.claimed, "served": (row.queue or DEFAULT_QUEUE) in served,
+            }
+            for row in store.queues()
+        ]  # fmt: skip
+        return {"workers": found, "queues": queues, "now": iso(now)}
+
+    def schedules(self) -> dict[str, Any]:
+        store = self.source.store
+        return {
+            "schedules": [schedule_summary(row, self.source.reader) for row in store.schedules()],
+            "now": iso(store.now()),
+        }
+
+    def hooks(self) -> dict[str, Any]:
+        """Hooks that people can answer, the newest first."""
+        store = self.source.store
+        now = store.now()
+        waiting = [
+            row for row in store.runs(RunQuery(statuses=[Status.WAITING], limit=LOOKED_AT)) if "hook" in row.reason
+        ]
+        shown = waiting[:HOOKS_SHOWN]
+        histories = store.histories([row.no for row in shown], HOOK_EVENTS)
+        found: list[dict[str, Any]] = []
+        for row in shown:
+            hooks = open_hooks([ev.from_json(payload) for payload in histories[row.no]], row)
+            opened = {(hook.name, hook.key): hook for hook in reversed(hooks)}
+            for said in hook_summaries(hooks):
+                hook = opened[said["name"], said["key"]]
+                found.append(
+                    {
+                        **said, "run_id": row.id, "workflow": row.workflow, "since": iso(hook.opened_at),
+                        "until": iso(hook.expires), "schema": hook_schema(self.source.definitions.hook_models, hook.name),
+                    }
+                )  # fmt: skip
+        return {"hooks": found, "now": iso(now), "left_out": max(0, len(waiting) - HOOKS_SHOWN)}
+
+    def invocations(self, filter: str, run_id: str, after: str | None, limit: int) -> dict[str, Any]:
+        wanted, rest = split_filter(filter)
+        query = self.source.query_of(rest)
+        now = self.source.store.now()
+        page = read_invocations(self.source.store, self.source.row(run_id) if run_id else query, wanted, after, limit)
+        return {
+            "now": iso(now),
+            "invocations": [invocation_summary(each, now) for each in page.found],
+            "after": page.after,
+            "looked_at": page.looked_at,
+        }
+
+    def timeline(self, filter: str, seconds: int) -> dict[str, Any]:
+        """What each worker has done in the last `seconds`, as far as the newest runs tell."""
+        query, now = self.source.query_of(filter), self.source.store.now()
+        since = now - seconds * SECOND
+        active = self.source.store.runs(replace(query, statuses=[Status.RUNNING, Status.WAITING], limit=LOOKED_AT // 4))
+        # One that has ended in this time may have begun long before; those that did are rare.
+        rows = {row.no: row for row in self.source.store.runs(replace(query, limit=LOOKED_AT))}
+        rows = {no: row for no, row in rows.items() if (row.finished_at or now) >= since}
+        rows |= {row.no: row for row in active}
+        found = worker_lanes(read_steps(self.source.store, list(rows.values())), since, now)
+        known = {worker.id: worker for worker in self.source.store.workers()}
+        for lane in found["lanes"]:
+            worker = known.get(lane["worker"])
+            lane["host"], lane["alive"] = (worker.host, worker.lease_until >= now) if worker else (None, False)
+        for id in known.keys() - {lane["worker"] for lane in found["lanes"]}:
+            found["lanes"].append(
+                {"worker": id, "spans": [], "host": known[id].host, "alive": known[id].lease_until >= now}
+            )
+        return {**found, "since": iso(since), "seconds": seconds, "now": iso(now), "looked_at": len(rows)}
+
+
+def workflow_summary(name: str, rows: Sequence[RunRow], is_step: bool) -> dict[str, Any]:
+    ended = [row for row in rows if row.status in (Status.SUCCESS, Status.FAILURE)]
+    took = sorted(
+        (row.finished_at - row.started_at) / 1_000_000
+        for row in ended
+        if row.finished_at is not None and row.started_at is not None
+    )
+    return {
+        "name": name,
+        "is_step": is_step,
+        "counts": dict(Counter(row.status for row in rows)),
+        "success_rate": sum(row.status == Status.SUCCESS for row in ended) / len(ended) if ended else None,
+        "p50": quantile(took, 0.5),
+        "p95": quantile(took, 0.95),
+        "last_at": iso(rows[0].created_at) if rows else None,
+        "last": [{"id": row.id, "status": row.status} for row in rows[:LAST_RUNS]],
+    }

@@ -1,0 +1,49 @@
+"""What the monitor reads from: the store of an app, with values as they may be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.app import App
+from holdfast.core.events import AnyEvent
+from holdfast.errors import RunNotFoundError
+from holdfast.ports import Query, RunQuery, RunRow
+from holdfast.registry import Registry
+from holdfast.views.filters import parse_filter
+from holdfast.views.reading import Histories
+from holdfast.views.redaction import Redact, RedactingReader
+from holdfast.views.steps import StepView
+from holdfast.views.values import PlainReader
+
+COUNTED = 10_001
+LOOKED_AT = 2_000
+
+
+class Source:
+    """An app to look at. Nothing is kept but the histories that were read last."""
+
+    def __init__(self, app: App, redact: Redact | None = None) -> None:
+        self.app = app
+        self.reader = PlainReader(app.codec) if redact is None else RedactingReader(app.codec, redact)
+        self._histories = Histories()
+
+    @property
+    def store(self) -> Query:
+        return self.app.store
+
+    @property
+    def definitions(self) -> Registry:
+        return self.app.definitions
+
+    def query_of(self, filter: str) -> RunQuery:
+        return parse_filter(filter, self.store.now(), self.app.codec.encode)
+
+    def row(self, run_id: str) -> RunRow:
+        row = self.store.get(run_id) if "\0" not in run_id else None
+        if row is None:
+            raise RunNotFoundError(f"there is no run {run_id!r}; it may have been deleted", run_id=run_id)
+        return row
+
+    def history(self, row: RunRow) -> tuple[Sequence[AnyEvent], Sequence[StepView]]:
+        """The events of a run, and what they tell of its steps."""
+        return self._histories.read(self.store, row)
