@@ -8,6 +8,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -400,3 +401,74 @@ def test_the_task_that_is_evicted_knows_itself() -> None:
     assert ran == ["flow", "True"]
     with pytest.raises(RuntimeError):
         asyncio.current_task()
+
+
+def test_a_generator_that_code_drops_while_it_is_evicted_comes_back_to_that_code() -> None:
+    async def flow() -> Any:
+        async def generate() -> Any:
+            try:
+                yield 1
+            finally:
+                ran.append("generator")
+
+        generator: Any = generate()
+        await anext(generator)
+        try:
+            await a()
+        finally:
+            del generator
+            ran.append("code")
+
+    other = world(awaits_a_step)
+    run = world(flow)
+    run.greenlets = other.greenlets
+    run.wake()
+    other.wake()  # leaves a greenlet in the pool
+    run.crash()
+    assert ran == ["generator", "code"]
+    assert run.greenlets.out == 0
+
+
+def test_code_of_a_thread_that_was_left_is_evicted_there_and_takes_nothing_of_the_next_thread() -> None:
+    async def flow() -> Any:
+        async def awaits() -> None:
+            try:
+                await a()
+            finally:
+                ran.append(threading.current_thread().name)
+
+        task = asyncio.create_task(awaits())
+        try:
+            p()
+        finally:
+            ran.append(threading.current_thread().name)
+        await task
+
+    def use() -> None:
+        run.greenlets.enter_thread()
+        run.wake()
+        is_used.set()
+        assert has_gone_on.wait(10)
+        assert run.execution is not None
+        run.execution.evict()
+        leave()
+
+    is_used, has_gone_on = threading.Event(), threading.Event()
+    run, other = world(flow), world(awaits_a_step)
+    other.greenlets = run.greenlets
+    first = threading.Thread(target=use, name="first")
+    first.start()
+    assert is_used.wait(10)
+    idle = list(run.greenlets.idle)
+    leave = run.greenlets.leave_thread()
+    run.greenlets.enter_thread()
+    other.wake()
+    mine = list(run.greenlets.idle)
+    assert mine
+    has_gone_on.set()
+    first.join()
+    assert ran == ["first", "first"]
+    assert run.greenlets.idle == mine
+    assert run.greenlets.out == 0
+    assert idle
+    assert all(each.dead for each in idle)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import collections.abc
 import ctypes
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 import greenlet
@@ -36,17 +36,25 @@ class Greenlets:
     def __init__(self) -> None:
         self.idle: list[Any] = []
         self.out = 0
+        self._hub: Any = greenlet.getcurrent()
+
+    def leave_thread(self) -> Callable[[], None]:
+        """Another thread goes on; those that are out come back to their own, if at all, and end there. What is returned
+        ends the idle ones, also there: greenlet would end what another thread drops in the middle of whatever its own
+        thread does at some later time."""
+        left, self.idle, self.out, self._hub = self.idle, [], 0, None
+        return lambda: _end_all(left)
+
+    def enter_thread(self) -> None:
+        """The calling thread goes on."""
         self._hub = greenlet.getcurrent()
 
-    def change_thread(self) -> None:
-        """The calling thread goes on. Those that are out come back to their own, if at all, and end there."""
-        if greenlet.getcurrent() is not self._hub:
-            self.idle, self.out, self._hub = [], 0, greenlet.getcurrent()
-
-    def take(self) -> Any:
-        self.out += 1
-        if self.idle:
-            return self.idle.pop()
+    def take(self, caller: Any) -> Any:
+        """One that comes back to the greenlet that calls: the pool's come back to the thread's own."""
+        if caller is self._hub:
+            self.out += 1
+            if self.idle:
+                return self.idle.pop()
         runner = greenlet.greenlet(_drive)
         runner.switch()
         return runner
@@ -61,8 +69,12 @@ class Greenlets:
             self.idle.append(runner)
 
     def close(self) -> None:
-        while self.idle:
-            self.idle.pop().throw(greenlet.GreenletExit)
+        _end_all(self.idle)
+
+
+def _end_all(idle: list[Any]) -> None:
+    while idle:
+        idle.pop().throw(greenlet.GreenletExit)
 
 
 def _drive() -> None:
@@ -113,10 +125,10 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
     def send(self, value: Any, error: BaseException | None = None) -> Any:
         """Go on with a value, or where the code has to be told of an `error`, with that."""
         runner = self.runner
-        context = greenlet.getcurrent().gr_context
         if runner is None:
-            runner = self.greenlets.take()
-            runner.gr_context = context
+            caller = greenlet.getcurrent()
+            runner = self.greenlets.take(caller)
+            runner.gr_context = caller.gr_context
             out = runner.switch((self.coro, value, error))
         else:
             future, self.runner, self.future = self.future, None, None

@@ -132,7 +132,7 @@ class Engine:
 
     def enter_thread(self) -> None:
         """The calling thread goes on with it."""
-        self.live_runs.shared.greenlets.change_thread()
+        self.live_runs.shared.greenlets.enter_thread()
 
     def start_over(self) -> None:
         """A turn has failed in a way nobody thought of: whatever is in memory is read again."""

@@ -148,11 +148,14 @@ class LiveRuns:
             if live.broken:
                 self.make_ready(live)
 
-        def evict() -> None:
+        end_idle = self.shared.greenlets.leave_thread()
+
+        def leave() -> None:
             for code in left:
                 code.evict()
+            end_idle()
 
-        return evict
+        return leave
 
     # -- leaving
 

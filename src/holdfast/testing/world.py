@@ -245,7 +245,8 @@ def replay(app: Definitions, row: RunRow, history: list[ev.AnyEvent], secret: by
         run_id=run_id, run_no=row.no, app=app.name, parent_id=row.parent_id, root_id=row.root_id or run_id,
         secret=secret, durable=row.durable, strict=True, same_build=True,
     )  # fmt: skip
-    execution = Execution(info, program_for(app, row.workflow, read_options(row)[0]), app.codec, Greenlets())
+    greenlets = Greenlets()
+    execution = Execution(info, program_for(app, row.workflow, read_options(row)[0]), app.codec, greenlets)
     recorded = history[-1]
     try:
         for _ in execution.replay(history[base:]):
@@ -265,6 +266,7 @@ def replay(app: Definitions, row: RunRow, history: list[ev.AnyEvent], secret: by
             raise NondeterminismError(f"run {run_id} continues as new on replay only")
     finally:
         execution.evict()
+        greenlets.close()
     return execution
 
 
