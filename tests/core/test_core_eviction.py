@@ -472,3 +472,20 @@ def test_code_of_a_thread_that_was_left_is_evicted_there_and_takes_nothing_of_th
     assert run.greenlets.out == 0
     assert idle
     assert all(each.dead for each in idle)
+
+
+def test_a_thread_whose_pool_is_closed_leaves_nothing_behind() -> None:
+    def use() -> None:
+        run.greenlets.enter_thread()
+        run.wake()
+        run.crash()
+        run.greenlets.close()
+        traces.append(weakref.ref(greenlet.getcurrent()))
+
+    traces: list[weakref.ref[Any]] = []
+    run = world(calls_a_step)
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert run.execution is None
+    assert traces[0]() is None

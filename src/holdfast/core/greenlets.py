@@ -69,7 +69,9 @@ class Greenlets:
             self.idle.append(runner)
 
     def close(self) -> None:
+        """The thread ends. Nothing may hold its own greenlet by then: greenlet would look for that among all objects."""
         _end_all(self.idle)
+        self._hub = None
 
 
 def _end_all(idle: list[Any]) -> None:
