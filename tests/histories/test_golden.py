@@ -104,6 +104,7 @@ def run(python: str | Path, script: Path) -> str:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.xdist_group("environments of other Pythons")  # which one process makes
 @pytest.mark.parametrize("version", OTHERS)
 def test_golden_histories_replay_on_another_python(version: str) -> None:
     said = run(environment_of(version), HERE / "golden_replay.py")
@@ -111,6 +112,7 @@ def test_golden_histories_replay_on_another_python(version: str) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.xdist_group("environments of other Pythons")  # which one process makes
 @pytest.mark.parametrize("version", OTHERS)
 def test_another_python_makes_the_same_histories(version: str) -> None:
     assert run(environment_of(version), CORE / "core_order.py") == run(sys.executable, CORE / "core_order.py")
