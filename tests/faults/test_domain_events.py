@@ -22,11 +22,26 @@ def announced(world: World) -> list[int]:
     return sorted(run.result(timeout=0) for run in world.app.runs(workflow="on_announced"))
 
 
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize(
-    "failpoint", ["deliver.before_commit", "deliver.after_commit", "commit.before_commit", "commit.after_commit"]
-)
-def test_a_worker_killed_while_it_delivers_loses_and_doubles_nothing(world: World, failpoint: str, number: int) -> None:
+@pytest.mark.parametrize("failpoint", ["deliver.before_commit", "deliver.after_commit"])
+def test_a_worker_killed_while_it_delivers_loses_and_doubles_nothing(world: World, failpoint: str) -> None:
+    listener = effects.listener.options(id="listener").start()
+    first = world.engine(SETTINGS, f"{failpoint}:1")
+    world.until(lambda: listener.status == "WAITING")
+    effects.app.emit("Announced", {"n": 3}, key="k")
+    assert first.wait(20) == -signal.SIGKILL, world.log()
+    second = world.engine(SETTINGS)
+    world.until(lambda: world.app.runs(workflow="on_announced"), what="the event's run")
+    assert announced(world) == [23]
+    assert listener.result(timeout=20) == 3
+    world.check_histories()
+    world.stop(second)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("failpoint", ["commit.before_commit", "commit.after_commit"])
+def test_a_worker_killed_while_its_runs_emit_loses_and_doubles_nothing(
+    world: World, failpoint: str, number: int
+) -> None:
     for name in ("emitter", "listener"):
         getattr(effects, name).options(id=name).start()
     first = world.engine(SETTINGS, f"{failpoint}:{number}")

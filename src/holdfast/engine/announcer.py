@@ -9,7 +9,7 @@ from holdfast import failpoints
 from holdfast.engine.membership import Membership
 from holdfast.engine.run import LiveRun
 from holdfast.engine.sources import Sources
-from holdfast.ports import FINAL, Carrier, Change, Emission, Message, MessageStore, Notifier, Status, Topic
+from holdfast.ports import FINAL, Carrier, Change, Message, MessageStore, Notifier, Reach, Status, Topic
 
 _WORTH_TELLING = (*FINAL, Status.PAUSED, Status.STUCK)
 
@@ -45,8 +45,9 @@ class Announcer:
                 to_inboxes = True
             if change.children:
                 to_runs, to_inboxes = True, to_inboxes or any(child.if_taken for child in change.children)
-            if change.signals:
-                emitted = emitted or any(isinstance(signal, Emission) for signal in change.signals)
+            for signal in change.signals:
+                if isinstance(signal, Reach):
+                    to_runs, to_inboxes = to_runs or bool(signal.runs), to_inboxes or bool(signal.messages)
             if live.options.schedule and columns.get("status") in FINAL:
                 sources.ticks.look()  # a tick may wait for this end
             due = columns.get("wake_at")

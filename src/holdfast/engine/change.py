@@ -19,8 +19,7 @@ from holdfast.ports import (
     NewItem,
     NewRun,
     Record,
-    Subscription,
-    Unsubscription,
+    Signal,
 )
 
 _RARE = (
@@ -53,7 +52,7 @@ class PendingChange:
         self.attributes: list[tuple[str, str, bytes]] = []
         self.dropped_attributes: list[tuple[str, str]] = []
         self.streamed: list[NewItem] = []
-        self.signals: list[Emission | Subscription | Unsubscription] = []
+        self.signals: list[Signal] = []
         self.news: list[Emission] = []
         self.attempts: list[NewAttempt] = []
         self.dropped_attempts: list[str] = []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import asdict
 
 from holdfast.codec import Codec
 from holdfast.core import commands as co
@@ -19,6 +21,7 @@ from holdfast.engine.records import HookMessage, RunOptions, correlation_of, fin
 from holdfast.errors import ValueCodecError
 from holdfast.ports import (
     Arrival,
+    Change,
     Delivery,
     DomainEventRow,
     Emission,
@@ -26,7 +29,9 @@ from holdfast.ports import (
     Listener,
     Message,
     NewRun,
+    Reach,
     RunRow,
+    Signal,
     Status,
     StepState,
     Subscription,
@@ -34,6 +39,8 @@ from holdfast.ports import (
 )
 
 logger = logging.getLogger("holdfast.engine")
+AT_ONCE = 16
+"""So many events of a commit, with fewer subscriptions each, reach these in it. All others need transactions of their own."""
 
 
 class Spec(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -148,6 +155,38 @@ class EventDelivery:
         if any(delivery.messages for delivery in deliveries):
             return Topic.INBOX
         return Topic.RUNS if any(delivery.runs for delivery in deliveries) else None
+
+    def reach(self, changes: Iterable[Change]) -> bool:
+        """Let what these emit reach those of this app who listen in the same commit, where they are few; whether anything
+        comes of it."""
+        does_reach = False
+        left = AT_ONCE
+        for change in changes:
+            if not any(isinstance(signal, Emission) for signal in change.signals):
+                continue
+            signals: list[Signal] = []
+            for signal in change.signals:
+                signals.append(signal)
+                if isinstance(signal, Emission) and left > 0:
+                    left -= 1
+                    reach = self._reach(signal)
+                    if reach is not None:
+                        signals.append(reach)
+                        does_reach = does_reach or bool(reach.runs or reach.messages)
+            change.signals = signals
+        return does_reach
+
+    def _reach(self, emission: Emission) -> Reach | None:
+        listening = self._store.listening(emission.name)
+        if listening is None or not listening[1]:
+            return None
+        upto, paths = listening
+        event = DomainEventRow(no=0, app=self._store.app, **asdict(emission))
+        arrival = Arrival(id=0, event=event, after=0, upto=upto, paths=paths)
+        delivery, _ = self._delivery(arrival, AT_ONCE)
+        if delivery.reached is not None:
+            return None
+        return Reach(upto=upto, runs=delivery.runs, messages=delivery.messages)
 
     def _delivery(self, arrival: Arrival, limit: int) -> tuple[Delivery, int]:
         event = arrival.event

@@ -30,7 +30,7 @@ from holdfast.engine.run import LiveRun, Probe
 from holdfast.engine.run_state import Shared
 from holdfast.engine.sources import Sources
 from holdfast.errors import Fenced, StoreError
-from holdfast.ports import Carrier, Outcome, Store, Topic
+from holdfast.ports import Carrier, Change, Outcome, Store, Topic
 
 logger = logging.getLogger("holdfast.engine")
 MANY = 50
@@ -354,9 +354,9 @@ class Engine:
         if not self.stopping:
             handover.ask_elsewhere(touched)
         changes = [(live, live.state.take_change()) for live in touched.values() if live.change]
-        for _, change in changes:
-            if not change.is_plain and (change.children or change.messages):
-                claims.stale = True
+        rich = [change for _, change in changes if not change.is_plain]
+        if self._reach_listeners(rich) or any(change.children or change.messages for change in rich):
+            claims.stale = True
         claim = self._room_for_claims()
         if not changes and not (claim and self._can_claim()):
             handover.hand_over(touched, begins=not self.stopping)
@@ -379,6 +379,13 @@ class Engine:
         if claim:
             claims.claimed(claim, len(committed.claimed), alone=not changes)
         self.announcer.committed(changes, committed.emitted)
+
+    def _reach_listeners(self, changes: list[Change]) -> bool:
+        """Whether runs can be claimed because of what these emit."""
+        emitting = [change for change in changes if change.signals]
+        if not emitting:
+            return False
+        return bool(self.env.backoff.ask("looking who listens", lambda: self.sources.events.reach(emitting)))
 
     def _serve(self) -> None:
         try:

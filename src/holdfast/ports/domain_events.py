@@ -92,6 +92,19 @@ class Delivery(msgspec.Struct, kw_only=True):
     messages: list[tuple[int, Message]] = []
 
 
+class Reach(msgspec.Struct, kw_only=True, gc=False):
+    """Whom the emission before it reaches in the same commit: subscriptions of this app up to the number `upto`, with what a
+    `Delivery` to them leads to. Later ones, and those of other apps, are told as usual."""
+
+    upto: int
+    runs: list[NewRun]
+    messages: list[tuple[int, Message]]
+
+
+Signal = Emission | Reach | Subscription | Unsubscription
+"""What a run does to domain events."""
+
+
 class EventQuery(Database, Protocol):
     """What people read of domain events."""
 
@@ -111,6 +124,10 @@ class EventStore(EventQuery, Protocol):
 
         The `subscriptions` that the emitter's code declares hold from now on if there are none such, unless a worker
         knows the target: it has said what it listens to."""
+
+    def listening(self, name: str) -> tuple[int, list[str]] | None:
+        """The highest number of a subscription, and the places of the payload that those of this app to events of that name
+        compare: for a `Reach`. None where a subscription may come that has a lower number."""
 
     def arrivals(self, limit: int) -> list[Arrival]:
         """Domain events that subscriptions of this app have yet to get, oldest first."""

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.ports.attempts import AttemptQuery, AttemptRow, AttemptStore, NewAttempt
 from holdfast.ports.database import Database
-from holdfast.ports.domain_events import Emission, EventQuery, EventStore, Subscription, Unsubscription
+from holdfast.ports.domain_events import Emission, EventQuery, EventStore, Signal
 from holdfast.ports.limits import Ask, LimitQuery, LimitStore, Line, SlotRow
 from holdfast.ports.messages import InboxRow, Message, MessageStore
 from holdfast.ports.notifier import Notifier
@@ -44,7 +44,7 @@ class Change(msgspec.Struct, kw_only=True, gc=False):
     attributes: Sequence[tuple[str, str, bytes]] = ()
     dropped_attributes: Sequence[tuple[str, str]] = ()
     streamed: Sequence[NewItem] = ()
-    signals: Sequence[Emission | Subscription | Unsubscription] = ()
+    signals: Sequence[Signal] = ()
     news: Sequence[Emission] = ()
     asks: Sequence[Ask] = ()
     gives_back: Sequence[str] = ()
@@ -77,8 +77,8 @@ class Claimed(msgspec.Struct):
 
 
 class Committed(msgspec.Struct):
-    """What a commit has led to beside itself: runs that were claimed, whether any news were recorded, so that those
-    who listen should look, and lines of limits in which a slot is free now."""
+    """What a commit has led to beside itself: runs that were claimed, whether any domain event was recorded that
+    subscriptions of any app have yet to get, and lines of limits in which a slot is free now."""
 
     claimed: list[Claimed]
     emitted: bool = False

@@ -40,10 +40,9 @@ class Commits(Tables):
             rich = [change for change in others if has_more_than_history(change)]
             if rich:
                 self.attempts.apply(db, rich)
-            for change in rich:
-                self._apply(db, change)
+            emitted = any([self._apply(db, change) for change in rich])
             freed = self.limits.change(db, others) if any(map(is_about_limits, others)) else []
-            emitted = self.events.emit_if_heard(db, [emission for change in changes for emission in change.news])
+            emitted |= self.events.emit_if_heard(db, [emission for change in changes for emission in change.news])
             return Committed(self.claims.claim(db, worker_id, claim, names) if claim else [], emitted, freed)
 
     def settle(self, worker_id: str) -> None:
@@ -51,7 +50,8 @@ class Commits(Tables):
             with self.database.read() as db:
                 db.execute(settle, {"worker": worker_id})
 
-    def _apply(self, db: Any, change: Change) -> None:
+    def _apply(self, db: Any, change: Change) -> bool:
+        """Whether any app has to be told of a domain event."""
         if change.consumed:
             db.execute(self._q["consume"], {"ids": self._array(change.consumed)})
         for child in change.children:
@@ -59,8 +59,7 @@ class Commits(Tables):
                 self.messages.insert(db, child.if_taken)
         for message in change.messages:
             self.messages.insert(db, message)
-        if change.signals:
-            self.events.signal(db, change)
+        to_tell = bool(change.signals) and self.events.signal(db, change)
         for key, value in change.dropped_attributes:
             db.execute(self._q["drop_attribute"], {"run": change.no, "key": key, "value": value})
         for key, value, body in change.attributes:
@@ -70,6 +69,7 @@ class Commits(Tables):
         if change.streamed:
             self._stream(db, change)
         self._answer(db, change)
+        return to_tell
 
     def _answer(self, db: Any, change: Change) -> None:
         for answer in change.answers:

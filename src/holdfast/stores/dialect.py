@@ -49,6 +49,8 @@ class Dialect:
     """Statements that set columns; the first of them says of which row."""
     tables: str
     """A query for the names of all tables there are."""
+    counts_in_order: bool
+    """Whether what has a higher number was committed later."""
     files: Sequence[str] = ()
     """Queries of its own."""
     types: Mapping[str, str] = field(default_factory=dict)
@@ -109,4 +111,5 @@ SQLITE = Dialect(
     insert=_insert,
     update=_update,
     tables="SELECT name FROM sqlite_master WHERE type = 'table'",
+    counts_in_order=True,
 )

@@ -17,6 +17,9 @@ from holdfast.ports import (
     DomainEventRow,
     Emission,
     Listener,
+    Message,
+    NewRun,
+    Reach,
     RunRow,
     Subscription,
     Unsubscription,
@@ -43,26 +46,41 @@ class DomainEvents(Tables):
         with self.database.write("emit") as db:
             for subscription in subscriptions:
                 self._subscribe(db, subscription, None, "subscribe_for_now")
-            return self._emit(db, emission)
+            return self._emit(db, emission)[0] is not None
 
-    def _emit(self, db: Any, emission: Emission) -> bool:
+    def _emit(self, db: Any, emission: Emission) -> tuple[int | None, int]:
+        """Its number, if it is new, and to how many apps it goes."""
         refuse_nul(emission.id, emission.name, emission.key)
         parameters = {**asdict(emission), "app": self.database.app, "quiet": int(emission.quiet)}
         found = db.execute(self._q["insert_domain_event"], parameters).fetchone()
         if found is None:
-            return False
-        db.execute(self._q["spread"], {"no": found[0], "name": emission.name})
-        return True
+            return None, 0
+        return found[0], db.execute(self._q["spread"], {"no": found[0], "name": emission.name}).rowcount
 
-    def signal(self, db: Any, change: Change) -> None:
-        """What a change does to domain events, in its order: a wait gets what is emitted after it, not before."""
+    def signal(self, db: Any, change: Change) -> bool:
+        """What a change does to domain events, in its order: a wait gets what is emitted after it, not before. Whether any
+        app has to be told of one."""
+        number: int | None = None
+        to_tell = 0
         for signal in change.signals:
             if isinstance(signal, Emission):
-                self._emit(db, signal)
+                number, apps = self._emit(db, signal)
+                to_tell += apps
+            elif isinstance(signal, Reach):
+                to_tell -= self._reach(db, number, signal)
             elif isinstance(signal, Unsubscription):
                 db.execute(self._q["unsubscribe"], {"run": change.no, "cmd": signal.cmd})
             else:
                 self._subscribe(db, signal, change.no)
+        return to_tell > 0
+
+    def _reach(self, db: Any, number: int | None, reach: Reach) -> bool:
+        """Whether all subscriptions of this app have got the event of that number then."""
+        parameters = {"app": self.database.app, "event": number, "upto": reach.upto}
+        has_all = bool(db.execute(self._q["end_reached"], parameters).rowcount)
+        if has_all or db.execute(self._q["advance_reached"], parameters).rowcount:
+            self._hand_out(db, reach.runs, reach.messages)
+        return has_all
 
     def emit_if_heard(self, db: Any, emissions: Sequence[Emission]) -> bool:
         """Emit those whose name somebody listens to; whether there were any."""
@@ -102,13 +120,20 @@ class DomainEvents(Tables):
 
     # -- delivering
 
+    def listening(self, name: str) -> tuple[int, list[str]] | None:
+        if not self._dialect.counts_in_order:
+            return None
+        rows = self._ask("listening", name=name)
+        return (rows[0][0], [path for _, path in rows]) if rows else (0, [])
+
     def arrivals(self, limit: int) -> list[Arrival]:
         found = [
             Arrival(id=r[0], after=r[1], upto=r[2], event=event_row(r[3:]), paths=[])
             for r in self._ask("arrivals", limit=limit)
         ]
         paths = {
-            name: [path for (path,) in self._ask("paths", name=name)] for name in {each.event.name for each in found}
+            name: [path for _, path in self._ask("listening", name=name)]
+            for name in {each.event.name for each in found}
         }
         for arrival in found:
             arrival.paths = paths[arrival.event.name]
@@ -125,13 +150,16 @@ class DomainEvents(Tables):
                 action = "end_delivery" if delivery.reached is None else "advance_delivery"
                 arrival = delivery.arrival
                 parameters = {"id": arrival.id, "after": arrival.after, "reached": delivery.reached}
-                if not db.execute(self._q[action], parameters).rowcount:
-                    continue  # another worker of this app was faster
-                for run in delivery.runs:
-                    self.runs.insert(db, run)
-                for number, message in delivery.messages:
-                    if db.execute(self._q["end_subscription"], {"id": number}).rowcount:
-                        self.messages.insert(db, message)
+                if db.execute(self._q[action], parameters).rowcount:  # else another worker of this app was faster
+                    self._hand_out(db, delivery.runs, delivery.messages)
+
+    def _hand_out(self, db: Any, runs: Sequence[NewRun], messages: Sequence[tuple[int, Message]]) -> None:
+        """Start runs, and give subscriptions their messages. One that has ended meanwhile gets none."""
+        for run in runs:
+            self.runs.insert(db, run)
+        for number, message in messages:
+            if db.execute(self._q["end_subscription"], {"id": number}).rowcount:
+                self.messages.insert(db, message)
 
     def forget(self, db: Any, limit: int) -> int:
         parameters = {"limit": limit, "before": self.database.now() - RETENTION}

@@ -81,6 +81,7 @@ def _sql(text: str) -> str:
 
 
 POSTGRES = Dialect(
+    counts_in_order=False,  # a transaction may take a number and commit after one with a higher one
     name="postgres",
     marks={
         "ordered_join": "JOIN",

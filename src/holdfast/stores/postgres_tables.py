@@ -132,7 +132,7 @@ class PostgresCommits(Commits):
             for message in alone:
                 self.messages.insert(db, message)
             for change in changes:
-                self.events.signal(db, change)
+                emitted |= self.events.signal(db, change)
                 self._stream(db, change)
                 self._answer(db, change)
             freed = self.limits.change(db, changes) if limits else []

@@ -230,6 +230,7 @@ class SqlStore(Store):
     domain_event = again(DomainEvents.domain_event)
     trace = again(DomainEvents.trace)
     emit = again(DomainEvents.emit)
+    listening = again(DomainEvents.listening)
     arrivals = again(DomainEvents.arrivals)
     listeners = again(DomainEvents.listeners)
     deliver = again(DomainEvents.deliver)

@@ -6,12 +6,12 @@ RETURNING no;
 
 -- name: spread
 -- To each app that listens, from one to the next by the index, and to no subscription that comes later.
+INSERT INTO deliveries (app, event, upto)
 WITH RECURSIVE listening (app) AS (
     SELECT min(app) FROM subscriptions WHERE event = :name
     UNION ALL
     SELECT (SELECT min(s.app) FROM subscriptions s WHERE s.event = :name AND s.app > listening.app)
     FROM listening WHERE listening.app IS NOT NULL)
-INSERT INTO deliveries (app, event, upto)
 SELECT app, :no, (SELECT max(id) FROM subscriptions) FROM listening WHERE app IS NOT NULL;
 
 -- name: anybody_listens
@@ -53,17 +53,24 @@ WHERE app = :app AND run IS NULL
   AND (target IN (SELECT j.value FROM workers w, {elements w.names} WHERE w.app = :app)
        OR (declared_at < :long_ago AND EXISTS (SELECT 1 FROM workers w WHERE w.app = :app)));
 
--- name: arrivals
-SELECT d.id, d.after, d.upto, {event}
-FROM deliveries d {ordered_join} domain_events e ON e.no = d.event WHERE d.app = :app ORDER BY d.id LIMIT :limit;
+-- name: end_reached
+-- Nobody has begun to listen since it was looked who does.
+DELETE FROM deliveries WHERE event = :event AND app = :app AND upto <= :upto;
 
--- name: paths
+-- name: advance_reached
+UPDATE deliveries SET after = :upto WHERE event = :event AND app = :app;
+
+-- name: listening
 WITH RECURSIVE found (path) AS (
     SELECT min(path) FROM subscriptions WHERE event = :name AND app = :app
     UNION ALL
     SELECT (SELECT min(s.path) FROM subscriptions s WHERE s.event = :name AND s.app = :app AND s.path > found.path)
     FROM found WHERE found.path IS NOT NULL)
-SELECT path FROM found WHERE path IS NOT NULL;
+SELECT (SELECT max(id) FROM subscriptions), path FROM found WHERE path IS NOT NULL;
+
+-- name: arrivals
+SELECT d.id, d.after, d.upto, {event}
+FROM deliveries d {ordered_join} domain_events e ON e.no = d.event WHERE d.app = :app ORDER BY d.id LIMIT :limit;
 
 -- name: listeners
 -- One lookup at a time, so that the index gives them in order, however many there are.
