@@ -332,6 +332,68 @@ def test_while_a_run_without_history_waits_in_a_plain_call_steps_have_threads_of
         lent(lambda: does.start(3).result(PATIENCE))
 
 
+class Keeper:
+    """An executor whose step needs the thread that is lent, and says so when the engine has gone on without it already."""
+
+    def __init__(self) -> None:
+        self.keeps: Callable[[], None] = lambda: None
+        self.has_moved = threading.Event()
+
+    def borrow(self, within: float, keeps: Callable[[], None]) -> bool:
+        self.keeps = keeps
+        return True
+
+    def lend(self, seconds: float) -> bool:
+        assert self.has_moved.wait(PATIENCE)
+        self.keeps()
+        return True
+
+    def borrows(self) -> bool:
+        return False
+
+    def is_busy(self) -> bool:
+        return False
+
+    def holds_thread(self) -> bool:
+        return True
+
+    def offer(self, is_open: Callable[[int], bool]) -> None: ...
+
+    def recall(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class Moved:
+    def may_move(self) -> bool:
+        return True
+
+    def leave_thread(self) -> Callable[[], None]:
+        return lambda: None
+
+
+def test_the_engine_goes_on_with_one_thread_though_it_is_asked_twice() -> None:
+    keeper, went_on = Keeper(), []
+    loan = lending.Lending(keeper, Moved(), lambda: went_on.append(threading.get_ident()))
+
+    def turn() -> None:
+        assert loan.is_open(0)
+        with pytest.raises(lending.Replaced):
+            loan.lend(PATIENCE, lambda: False)
+
+    loan.start()
+    thread = threading.Thread(target=turn)
+    thread.start()
+    eventually(lambda: loan.turner == 0 and loan._lent_by == thread.ident)
+    loan.want()  # and nobody comes back in time
+    eventually(lambda: loan.turner == 1)
+    keeper.has_moved.set()
+    thread.join(PATIENCE)
+    loan.end()
+    assert loan.turner == 1
+    assert len(went_on) == 1
+
+
 @pytest.mark.parametrize("workflow", [goes_through, goes_through_plainly])
 def test_the_thread_may_change_again_and_again(
     workflow: Workflow[[list[float]], list[int]], monkeypatch: pytest.MonkeyPatch

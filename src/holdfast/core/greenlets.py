@@ -47,7 +47,10 @@ class Greenlets:
 
     def enter_thread(self) -> None:
         """The calling thread goes on."""
-        self._hub = greenlet.getcurrent()
+        current = greenlet.getcurrent()
+        if self._hub not in (None, current):  # code was driven by hand before
+            self.idle, self.out = [], 0
+        self._hub = current
 
     def take(self, caller: Any) -> Any:
         """One that comes back to the greenlet that calls: the pool's come back to the thread's own."""

@@ -173,7 +173,10 @@ class Engine:
         sources = self.sources
         # What was claimed just now goes on first: a new run's first step waits for nothing else.
         if sources.claims.is_due_unknown and self._has_room() and not (self.live_runs.ready or sources.claims.stale):
-            self._can_claim()
+            if self.inflight:  # nor do its steps, which may wait for this thread
+                sources.claims.look_later()
+            else:
+                self._can_claim()
         pausing, busy = self.env.backoff.is_on(), self._is_busy()
         if busy and not pausing:
             return Wake(None, None, 0.0, len(self.inflight), at_once=True)

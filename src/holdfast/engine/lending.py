@@ -60,7 +60,7 @@ class Lending:
         self._left_behind: dict[int, Callable[[], None]] = {}
         self.turner = 0
         self._lock = threading.Lock()
-        self._is_lent = False
+        self._lent_by = 0  # the thread that is lent; 0 if none is
         self._wanted_at = 0.0  # when the thread that is lent was first wanted back; 0 if it isn't
         self._back_by = 0.0  # when the engine wants it back in any case
         self._turns_since = 0.0  # when the thread last came back
@@ -93,7 +93,8 @@ class Lending:
     def _keeps(self) -> None:
         """Something that is under way needs this thread, which is wanted back."""
         with self._lock:
-            self._move()
+            if self._lent_by == threading.get_ident():  # else the engine has gone on with another one just now
+                self._move()
 
     def lend(self, seconds: float, is_wanted: Callable[[], bool]) -> bool:
         """Lend this thread until it is wanted, or so many seconds have passed. It may come back before that; with False if
@@ -101,7 +102,7 @@ class Lending:
         turner = self.turner
         with self._lock:  # whoever releases the executor sees that it is lent, or this thread sees the release
             self._wanted_at, self._back_by = 0.0, time.monotonic() + seconds
-            self._is_lent = True
+            self._lent_by = threading.get_ident()
         if is_wanted():  # it came before anybody could know that the thread has to be called back
             seconds = 0.0
         if self._sleeps and self._borrower.is_busy():
@@ -109,7 +110,7 @@ class Lending:
         has_waited = self._borrower.lend(seconds)
         with self._lock:
             if self.turner == turner:
-                self._is_lent = False
+                self._lent_by = 0
                 self._turns_since = time.monotonic()
                 return has_waited
             left_behind = self._left_behind.pop(turner)
@@ -124,7 +125,7 @@ class Lending:
 
     def want(self) -> None:
         """Something has arrived."""
-        if self._is_lent:
+        if self._lent_by:
             if not self._wanted_at:
                 self._wanted_at = time.monotonic()
             if self._sleeps:
@@ -156,7 +157,7 @@ class Lending:
             self._look.clear()
             with self._lock:
                 now = time.monotonic()
-                if self._is_lent:
+                if self._lent_by:
                     late = now - min(self._wanted_at or now, self._back_by)
                     # A thread that no step holds comes back by itself, on a busy machine a bit later.
                     if late > ASLEEP or (late > LATE and self._borrower.holds_thread()):
@@ -175,7 +176,7 @@ class Lending:
             return
         self._left_behind[self.turner] = self._engine.leave_thread()
         self.turner += 1
-        self._is_lent = False
+        self._lent_by = 0
         self._release(self._pause)
         self._pause = min(self._pause * 2, PAUSES[1])
 

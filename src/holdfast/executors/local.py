@@ -163,6 +163,8 @@ class LocalExecutor(Executor, Borrower):
 
     def lend(self, seconds: float) -> bool:
         if self._in_place.work(self._loops.is_lent_to):
+            if self._loops.has_time():
+                return True
             seconds = 0.0
         return self._loops.lend(seconds) or not seconds
 

@@ -17,6 +17,7 @@ from holdfast.core.source_lines import line_of_thread, package_of
 
 logger = logging.getLogger("holdfast.executor")
 MOMENT = 0.002  # seconds that steps have to end on a thread that is wanted back
+ROUNDS = 20  # after so many rounds of what is ready, sockets and clocks are looked at
 
 
 class LoopThread:
@@ -84,15 +85,17 @@ class LoopThread:
 
     # -- a thread that is lent
 
-    def run_for(self, seconds: float) -> None:
+    def run_for(self, seconds: float, first: Callable[[], None]) -> None:
         """Run it on this thread until it is stopped, or until so many seconds have passed; and for as long as it needs a
-        thread if it keeps this one."""
+        thread if it keeps this one. `first` is called before it runs."""
         if self.is_closing or not self._running.acquire(blocking=False):
             return
         try:
             self._thread = threading.current_thread()
             self._set_alarm(seconds)
-            run_once(self.loop)
+            first()
+            if not run_ready(self.loop):
+                run_once(self.loop)
             if not self._is_apart and self._stays_used():
                 self._keeps()
                 self.run_apart()
@@ -165,13 +168,48 @@ class LoopThread:
         return 0 if self._thread is None else self._thread.ident or 0
 
 
+def run_ready(loop: Any) -> bool:
+    """Run what is ready, and what becomes ready by that, without looking at sockets and clocks: that would let go of the
+    interpreter for a moment, and each thread that waits for it would wake up in vain. Whether the loop was stopped
+    meanwhile. False at once for loops that are not asyncio's own."""
+    kind: object = type(loop)
+    if kind is not asyncio.SelectorEventLoop:
+        return False
+    ready, hooks = loop._ready, sys.get_asyncgen_hooks()
+    loop._thread_id = threading.get_ident()
+    sys.set_asyncgen_hooks(loop._asyncgen_firstiter_hook, loop._asyncgen_finalizer_hook)
+    asyncio._set_running_loop(loop)
+    handle: asyncio.Handle | None = None
+    rounds = 0
+    try:
+        while ready and not loop._stopping and rounds < ROUNDS:
+            rounds += 1
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._run()
+        return bool(loop._stopping)
+    except BaseException as error:
+        _tell(error)
+        return False
+    finally:
+        handle = None  # else it and what it holds would live until the next time
+        loop._stopping, loop._thread_id = False, None
+        asyncio._set_running_loop(None)
+        sys.set_asyncgen_hooks(*hooks)
+
+
 def run_once(loop: asyncio.AbstractEventLoop) -> None:
     """Run a loop until it is stopped, whatever the code of users does: asyncio lets SystemExit and KeyboardInterrupt of
     any task through, and anybody may call `loop.stop`."""
     try:
         loop.run_forever()
     except BaseException as error:
-        logger.error("code on the event loop of async steps raised %s, which ends no worker", type(error).__name__)
+        _tell(error)
+
+
+def _tell(error: BaseException) -> None:
+    logger.error("code on the event loop of async steps raised %s, which ends no worker", type(error).__name__)
 
 
 def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:

@@ -30,6 +30,7 @@ LONGEST_BLOCK = 5.0  # seconds of one and the same step after which the others l
 INTERRUPTED_BLOCK = 0.25  # the same where an attempt on the loop was interrupted and the loop doesn't notice
 LOOK = 0.25
 MOMENT = 1.0  # seconds that interrupted steps get to clean up when the executor ends
+OFTEN = 0.002  # seconds that a loop waits for the thread that is lent to it while plain steps have that
 
 
 class Job(Protocol):
@@ -85,8 +86,13 @@ class Loops:
         loop = self._current
         if loop is None or not self.is_lent_to():
             return False
-        loop.thread.run_for(seconds)
+        loop.run_for(seconds)
         return True
+
+    def has_time(self) -> bool:
+        """Whether the current loop has had its turn on a thread just now, and needs none at once."""
+        loop = self._current
+        return loop is None or (not self.is_busy() and time.monotonic() - loop.left_at < OFTEN)
 
     def is_lent_to(self) -> bool:
         return self._lender == threading.get_ident()
@@ -183,6 +189,7 @@ class StepLoop:
         self.thread = LoopThread(name, self._is_used, lambda: loops.keeps())
         self._loop = self.thread.loop
         self._draining = False
+        self.left_at = 0.0  # when a thread that was lent last left it
         self._has_answered, self._is_watched = True, False
         self._is_told = self._is_interrupted = False
         self._asked_at = self._blocked_since = 0.0
@@ -207,6 +214,11 @@ class StepLoop:
         if not self._is_watched:
             self._is_watched = True
             self._ask(time.monotonic())
+
+    def run_for(self, seconds: float) -> None:
+        """Run on this thread, which is lent. What has arrived begins in its first round."""
+        self.thread.run_for(seconds, self._drain)
+        self.left_at = time.monotonic()
 
     def _drain(self) -> None:
         self._draining = False

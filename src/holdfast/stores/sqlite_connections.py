@@ -89,7 +89,8 @@ class Connections:
         self._memory_lock = threading.RLock()
 
     @contextlib.contextmanager
-    def borrow(self) -> Iterator[Connection]:
+    def borrow(self, to_write: bool = False) -> Iterator[Connection]:
+        """A connection for this thread. Whoever is `to_write` looks itself whether the files are there, after that."""
         if self.in_memory:
             self._check_process()
             with gate.using(self.file), self._memory_lock:
@@ -98,7 +99,7 @@ class Connections:
                 yield self._memory
             return
         with gate.using(self.file):
-            connection = self._take()
+            connection = self._take(to_write)
             is_sound = True
             try:
                 yield connection
@@ -117,14 +118,14 @@ class Connections:
                 else:
                     connection.close()
 
-    def _take(self) -> Connection:
+    def _take(self, to_write: bool) -> Connection:
         if self._is_lost:
             raise StoreLostError(self._is_lost)
         try:
             connection = self.idle.pop()
         except IndexError:
             return self._connect()
-        if gone := connection.what_is_gone():
+        if not to_write and (gone := connection.what_is_gone()):
             connection.abandon()
             raise self.lose(gone)
         return connection
