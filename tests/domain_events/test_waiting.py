@@ -72,6 +72,26 @@ def test_an_event_before_the_wait_is_not_waited_for(app: App) -> None:
         assert order.start().result() == "after"
 
 
+def test_an_event_with_few_listeners_overtakes_no_older_one_with_many(app: App) -> None:
+    for number in range(20):
+        app.on("Step", where={"n": 1})(app.step(name=f"reacts{number}")(lambda event: None))
+
+    @app.workflow
+    async def waits() -> int:
+        return int((await wait_for_event("Step"))["n"])
+
+    @app.workflow
+    async def emits() -> None:
+        await emit("Step", {"n": 1})
+        await emit("Step", {"n": 2})
+
+    with TestApp(app) as world:
+        run = waits.start()
+        world.settle()
+        emits.start().result()
+        assert run.result() == 1
+
+
 def test_each_wait_gets_one_event(app: App) -> None:
     @app.workflow
     async def order() -> list[int]:

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Raw
 
+from holdfast.core import events as ev
 from holdfast.core.events import Commanded, Event
 
 
@@ -56,13 +57,13 @@ class Asked(msgspec.Struct):
     line: str = ""
 
 
-KINDS = {
-    "StepStarted": "s", "StepRetrying": "s", "StepLost": "s", "StepCompleted": "s", "StepFailed": "s",
-    "StepCancelled": "s", "StepWithdrawn": "s", "StepHandedOver": "s", "OutcomeReused": "r",
-    "ChildStarted": "c", "ChildAwaited": "w",
-    "HookOpened": "h", "DataSet": "d", "TimeRead": "n", "Patched": "p", "Streamed": "o", "Planned": "g",
-    "StepSkipped": "k", "StepRefused": "x",
-    "EventEmitted": "e", "RequestAnswered": "a", "HookSent": "m",
+KINDS: dict[type[Event], str] = {
+    ev.StepStarted: "s", ev.StepRetrying: "s", ev.StepLost: "s", ev.StepCompleted: "s", ev.StepFailed: "s",
+    ev.StepCancelled: "s", ev.StepWithdrawn: "s", ev.StepHandedOver: "s", ev.OutcomeReused: "r",
+    ev.ChildStarted: "c", ev.ChildAwaited: "w",
+    ev.HookOpened: "h", ev.DataSet: "d", ev.TimeRead: "n", ev.Patched: "p", ev.Streamed: "o", ev.Planned: "g",
+    ev.StepSkipped: "k", ev.StepRefused: "x",
+    ev.EventEmitted: "e", ev.RequestAnswered: "a", ev.HookSent: "m",
 }  # fmt: skip
 WORDS = {
     "s": "step",
@@ -107,15 +108,16 @@ def command_id(kind: str, cause: int, place: int, key: str) -> str:
 class Ledger:
     """The recorded commands of the attempt that is replayed, by cause. Matching removes from it."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, history: Iterable[Event]) -> None:
         self._open: dict[int, dict[str, Recorded]] = {}
         self._keyed: dict[str, Recorded] = {}
         seen: set[str] = set()
-        for event in events:
-            if not isinstance(event, Commanded):
+        for event in history:
+            kind = KINDS.get(type(event))
+            if kind is None:
                 continue
+            assert isinstance(event, Commanded)
             cmd = event.cmd
-            kind = KINDS.get(type(event).__name__)
             if kind == "r":  # an outcome that was reused; other commands than steps have been recorded before
                 kind = "s" if _STEP.match(cmd) else None
             if kind is None:
@@ -139,6 +141,18 @@ class Ledger:
     def knows(self, cause: int) -> bool:
         """Whether anything was recorded under `cause`, which is being delivered."""
         return cause in self._open
+
+    def take_same(self, cause: int, step: Ask) -> str:
+        """The id of the first step of `cause`, if it is just the one that is asked for, which has no key; else empty."""
+        known = self._open.get(cause)
+        if known is None or step.key:
+            return ""
+        cmd = f"{cause}s0"
+        recorded = known.get(cmd)
+        if recorded is None or recorded.name != step.name or recorded.args != step.args:
+            return ""
+        del known[cmd]
+        return cmd
 
     def keyed(self, cmd: str) -> Recorded | None:
         return self._keyed.pop(cmd, None)

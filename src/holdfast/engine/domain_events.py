@@ -144,9 +144,13 @@ class EventDelivery:
         left = self._batch
         arrivals = self._store.arrivals(self._batch)
         for arrival in arrivals:
-            delivery, asked = self._delivery(arrival, left)
+            payload = self._read(arrival.event)
+            listeners = self._store.listeners(arrival, lookups(arrival.paths, payload), left)
+            delivery = self._delivery(arrival, payload, listeners)
+            if len(listeners) == left:
+                delivery.reached = listeners[-1].no
             deliveries.append(delivery)
-            left -= asked
+            left -= max(1, len(listeners))
             if left <= 0:
                 break
         if deliveries:
@@ -166,6 +170,8 @@ class EventDelivery:
                 continue
             signals: list[Signal] = []
             for signal in change.signals:
+                if isinstance(signal, Reach):  # of a commit that has failed
+                    continue
                 signals.append(signal)
                 if isinstance(signal, Emission) and left > 0:
                     left -= 1
@@ -183,26 +189,32 @@ class EventDelivery:
         upto, paths = listening
         event = DomainEventRow(no=0, app=self._store.app, **asdict(emission))
         arrival = Arrival(id=0, event=event, after=0, upto=upto, paths=paths)
-        delivery, _ = self._delivery(arrival, AT_ONCE)
-        if delivery.reached is not None:
-            return None
-        return Reach(upto=upto, runs=delivery.runs, messages=delivery.messages)
-
-    def _delivery(self, arrival: Arrival, limit: int) -> tuple[Delivery, int]:
-        event = arrival.event
         payload = self._read(event)
-        listeners = self._store.listeners(arrival, lookups(arrival.paths, payload), limit)
-        delivery = Delivery(arrival=arrival, reached=listeners[-1].no if len(listeners) == limit else None)
-        now = self._store.now()
+        listeners = self._store.listeners(arrival, lookups(paths, payload), AT_ONCE)
+        if len(listeners) == AT_ONCE:
+            return None
+        delivery = self._delivery(arrival, payload, listeners)
+        functions = [(listener.no, listener.spec) for listener in listeners if listener.target]
+        return Reach(name=emission.name, upto=upto, functions=functions, runs=delivery.runs, messages=delivery.messages)
+
+    def _delivery(self, arrival: Arrival, payload: Any, listeners: Iterable[Listener]) -> Delivery:
+        event, now = arrival.event, self._store.now()
+        delivery = Delivery(arrival=arrival, reached=None)
         for listener in listeners:
-            spec = msgspec.json.decode(listener.spec, type=Spec)
+            try:
+                spec = msgspec.json.decode(listener.spec, type=Spec)
+            except msgspec.DecodeError as error:
+                logger.error(
+                    "subscription %d to event %r is damaged, and gets none: %s", listener.no, event.name, error
+                )
+                continue
             if not any(matches(where, payload) for where in spec.where):
                 continue
             if listener.run_id is not None:
                 delivery.messages.append((listener.no, _message(event, listener, listener.run_id, spec)))
             elif listener.target:
                 delivery.runs.append(self._run(event, listener.target, spec, now))
-        return delivery, max(1, len(listeners))
+        return delivery
 
     def _read(self, event: DomainEventRow) -> Any:
         try:

@@ -33,6 +33,8 @@ from holdfast.errors import Fenced, StoreError
 from holdfast.ports import Carrier, Change, Outcome, Store, Topic
 
 logger = logging.getLogger("holdfast.engine")
+SOON = 0.005
+"""Seconds within which steps that were handed over just now have mostly ended."""
 MANY = 50
 GATHER = 0.005
 """While that many runs wait, outcomes that come from elsewhere one by one gather for so many seconds: each has waited longer
@@ -173,8 +175,8 @@ class Engine:
         sources = self.sources
         # What was claimed just now goes on first: a new run's first step waits for nothing else.
         if sources.claims.is_due_unknown and self._has_room() and not (self.live_runs.ready or sources.claims.stale):
-            if self.inflight:  # nor do its steps, which may wait for this thread
-                sources.claims.look_later()
+            if self.inflight:  # and so do its steps, which may wait for this thread
+                self.env.agenda.set_once("claims", self.env.clock.monotonic() + SOON)
             else:
                 self._can_claim()
         pausing, busy = self.env.backoff.is_on(), self._is_busy()
@@ -186,7 +188,8 @@ class Engine:
         elif pausing and (busy or self.live_runs.touched):
             times.append(self.env.backoff.until)
         seconds = min(time for time in times if time is not None) - self.env.clock.monotonic()
-        times_due = (self.live_runs.due.next(), sources.claims.due_at, sources.lines.due.next())
+        claims_due = None if sources.claims.is_due_unknown else sources.claims.due_at
+        times_due = (self.live_runs.due.next(), claims_due, sources.lines.due.next())
         dues = [time for time in times_due if time is not None]
         tick = None if self.stopping or pausing else sources.ticks.due_at
         gather = GATHER if len(self.live_runs.idle) >= MANY else 0.0
@@ -228,6 +231,9 @@ class Engine:
                 case "lines":
                     self.env.agenda.set("lines", mono + SAFETY_NET)
                     sources.lines.look_at_all()
+                case "claims":
+                    if sources.claims.is_due_unknown and self._has_room() and not self.env.backoff.is_on():
+                        self._can_claim()
                 case "stop":
                     self._is_over = True
                 case "kept outcomes":

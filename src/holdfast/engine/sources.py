@@ -17,9 +17,6 @@ from holdfast.ports import InboxRow, RunStore, Store, Topic
 LOCKED_AWHILE = 20_000
 """Microseconds until a run that others had locked is looked at again."""
 
-SOON = 5_000
-"""Microseconds within which steps that were handed over just now have mostly ended."""
-
 BUSY_AWHILE = 20_000
 """Microseconds after which even an engine that always has something to do looks whether more can be claimed."""
 
@@ -52,11 +49,6 @@ class Claims:
         self.stale, self.is_sure = got >= asked, False
         self._came_too_late = alone and not got
         self.due_at, self.is_due_unknown = self._store.now() + BUSY_AWHILE, True
-
-    def look_later(self) -> None:
-        """When the next one is due is asked for in a moment."""
-        self.is_due_unknown = False
-        self.due_at = min(self._store.now() + SOON, self.due_at or 2**62)
 
     def released(self, due: int) -> None:
         """A run was parked here until then."""

@@ -93,10 +93,14 @@ class Delivery(msgspec.Struct, kw_only=True):
 
 
 class Reach(msgspec.Struct, kw_only=True, gc=False):
-    """Whom the emission before it reaches in the same commit: subscriptions of this app up to the number `upto`, with what a
-    `Delivery` to them leads to. Later ones, and those of other apps, are told as usual."""
+    """Whom the emission of that `name` before it reaches in the same commit: subscriptions of this app up to the number
+    `upto`, with what a `Delivery` to them leads to. Later ones, and those of other apps, are told as usual; and so are all,
+    if an older event is still on its way to any of this app, or if `functions` are no longer the numbers and specs of those
+    subscriptions that start something."""
 
+    name: str
     upto: int
+    functions: list[tuple[int, bytes]]
     runs: list[NewRun]
     messages: list[tuple[int, Message]]
 

@@ -76,7 +76,11 @@ class DomainEvents(Tables):
 
     def _reach(self, db: Any, number: int | None, reach: Reach) -> bool:
         """Whether all subscriptions of this app have got the event of that number then."""
-        parameters = {"app": self.database.app, "event": number, "upto": reach.upto}
+        parameters = {"app": self.database.app, "event": number, "upto": reach.upto, "name": reach.name}
+        if db.execute(self._q["undelivered"], parameters).fetchone() is not None:
+            return False  # it must not overtake that
+        if [tuple(row) for row in db.execute(self._q["functions_listening"], parameters)] != reach.functions:
+            return False  # a worker with other conditions has come meanwhile
         has_all = bool(db.execute(self._q["end_reached"], parameters).rowcount)
         if has_all or db.execute(self._q["advance_reached"], parameters).rowcount:
             self._hand_out(db, reach.runs, reach.messages)

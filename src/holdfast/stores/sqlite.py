@@ -106,7 +106,7 @@ class SqliteDatabase(SqlDatabase):
                 "what it starts, sends or emits, or do it before transaction() is called"
             )
         try:
-            with self.connections.borrow(to_write=True) as connection:
+            with self.connections.borrow() as connection:
                 if connection.turnstile is not None:
                     connection.turnstile.enter()
                 try:

@@ -89,8 +89,7 @@ class Connections:
         self._memory_lock = threading.RLock()
 
     @contextlib.contextmanager
-    def borrow(self, to_write: bool = False) -> Iterator[Connection]:
-        """A connection for this thread. Whoever is `to_write` looks itself whether the files are there, after that."""
+    def borrow(self) -> Iterator[Connection]:
         if self.in_memory:
             self._check_process()
             with gate.using(self.file), self._memory_lock:
@@ -99,7 +98,7 @@ class Connections:
                 yield self._memory
             return
         with gate.using(self.file):
-            connection = self._take(to_write)
+            connection = self._take()
             is_sound = True
             try:
                 yield connection
@@ -118,14 +117,15 @@ class Connections:
                 else:
                     connection.close()
 
-    def _take(self, to_write: bool) -> Connection:
+    def _take(self) -> Connection:
         if self._is_lost:
             raise StoreLostError(self._is_lost)
         try:
             connection = self.idle.pop()
         except IndexError:
             return self._connect()
-        if not to_write and (gone := connection.what_is_gone()):
+        # Also before a write: SQLite finds WAL and index by their names, and would write into those of another database.
+        if gone := connection.what_is_gone():
             connection.abandon()
             raise self.lose(gone)
         return connection

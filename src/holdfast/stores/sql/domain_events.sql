@@ -60,6 +60,14 @@ DELETE FROM deliveries WHERE event = :event AND app = :app AND upto <= :upto;
 -- name: advance_reached
 UPDATE deliveries SET after = :upto WHERE event = :event AND app = :app;
 
+-- name: undelivered
+-- An older event that subscriptions of this app have yet to get.
+SELECT 1 FROM deliveries WHERE app = :app AND event < :event LIMIT 1;
+
+-- name: functions_listening
+SELECT id, spec FROM subscriptions
+WHERE event = :name AND app = :app AND lookup = '' AND id <= :upto AND run IS NULL ORDER BY id;
+
 -- name: listening
 WITH RECURSIVE found (path) AS (
     SELECT min(path) FROM subscriptions WHERE event = :name AND app = :app

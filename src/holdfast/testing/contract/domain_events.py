@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import StoreError
 from holdfast.ports import (
@@ -147,44 +148,62 @@ class EventContract(Arranged):
         self.change(store, row, signals=[self.emission(key="before"), wait, self.emission(key="after")])
         assert [arrival.event.key for arrival in store.arrivals(10)] == ["after"]
 
-    def reaches(self, store: Store, row: RunRow, key: str, upto: int, claim: int = 0, **parts: Any) -> Committed:
-        """A commit that emits an event, and tells those of this app who are known to listen."""
-        reach = Reach(upto=upto, runs=parts.get("runs", []), messages=parts.get("messages", []))
-        return store.commit("w1", [Change(no=row.no, signals=[self.emission(key=key), reach])], claim, NAMES)
-
-    def last_subscription(self, store: Store) -> int:
-        """The highest number of a subscription to `Paid`, as an event of that name tells it."""
+    def who_listens(self, store: Store) -> Reach:
+        """To `Paid`, as an event of that name tells it."""
         store.emit(self.emission(key="to look"))
-        (arrival,) = store.arrivals(10)
+        arrival = store.arrivals(10)[-1]
+        found = store.listeners(arrival, [""], 10)
         store.deliver([Delivery(arrival=arrival, reached=None)])
-        return arrival.upto
+        functions = [(listener.no, listener.spec) for listener in found if listener.target]
+        return Reach(name="Paid", upto=arrival.upto, functions=functions, runs=[], messages=[])
+
+    def reaches(self, store: Store, row: RunRow, key: str, known: Reach, claim: int = 0, **parts: Any) -> Committed:
+        """A commit that emits an event, and tells those of this app who are known to listen."""
+        reach = replace(known, **parts)
+        return store.commit("w1", [Change(no=row.no, signals=[self.emission(key=key), reach])], claim, NAMES)
 
     def test_who_listens_is_known_before_an_event(self, store: Store) -> None:
         self.listen(store, Subscription(event="Packed", target="ship"))
         self.awaits(store, "r", path="n", lookup="n=1")
         known = store.listening("Paid")
         if known is not None:  # else numbers say nothing
-            assert known == (self.last_subscription(store), ["n"])
+            assert known == (self.who_listens(store).upto, ["n"])
             assert store.listening("Lost") == (0, [])
 
     def test_an_event_reaches_those_who_listen_in_the_commit_that_emits_it(self, store: Store) -> None:
         self.listen(store, Subscription(event="Paid", target="ship"))
-        row, upto = self.owned(store), self.last_subscription(store)
-        committed = self.reaches(store, row, "1", upto, claim=10, runs=[self.new("started")])
+        row, known = self.owned(store), self.who_listens(store)
+        committed = self.reaches(store, row, "1", known, claim=10, runs=[self.new("started")])
         assert [claimed.row.id for claimed in committed.claimed] == ["started"]
         assert not committed.emitted, "nobody is left to be told"
         assert store.arrivals(10) == []
         assert store.domain_event("Paid-1") is not None
-        self.reaches(store, row, "1", upto, runs=[self.new("again")])
+        self.reaches(store, row, "1", known, runs=[self.new("again")])
         assert store.get("again") is None, "it is there already"
 
     def test_those_who_listen_since_then_are_told_as_usual(self, store: Store) -> None:
         self.listen(store, Subscription(event="Paid", target="ship"))
-        row, upto = self.owned(store), self.last_subscription(store)
+        row, known = self.owned(store), self.who_listens(store)
         self.listen(store, Subscription(event="Paid", target="bill"), worker_id="w2")
-        assert self.reaches(store, row, "1", upto, runs=[self.new("started")]).emitted
+        assert self.reaches(store, row, "1", known, runs=[self.new("started")]).emitted
         assert store.get("started") is not None
         assert self.listeners(store) == [("bill", None)]
+
+    def test_all_are_told_as_usual_if_what_starts_something_has_changed(self, store: Store) -> None:
+        self.listen(store, Subscription(event="Paid", target="ship"))
+        row, known = self.owned(store), self.who_listens(store)
+        self.listen(store, Subscription(event="Paid", target="ship", spec=b'{"where":[{"n":1}]}'), worker_id="w2")
+        assert self.reaches(store, row, "1", known, runs=[self.new("started")]).emitted
+        assert store.get("started") is None
+        assert self.listeners(store) == [("ship", None)]
+
+    def test_an_event_overtakes_no_older_one(self, store: Store) -> None:
+        self.listen(store, Subscription(event="Paid", target="ship"))
+        row, known = self.owned(store), self.who_listens(store)
+        store.emit(self.emission(key="1"))
+        assert self.reaches(store, row, "2", known, runs=[self.new("started")]).emitted
+        assert store.get("started") is None
+        assert [arrival.event.key for arrival in store.arrivals(10)] == ["1", "2"]
 
     def test_a_wait_that_has_ended_meanwhile_is_not_reached(self, store: Store) -> None:
         row = self.awaits(store, "r")
@@ -193,8 +212,9 @@ class EventContract(Arranged):
         (listener,) = store.listeners(arrival, [""], 10)
         store.deliver([Delivery(arrival=arrival, reached=None)])
         message = Message(run_id="r", kind="hook", body=b'"paid"')
-        self.reaches(store, row, "2", arrival.upto, messages=[(listener.no, message)])
-        self.reaches(store, row, "3", arrival.upto, messages=[(listener.no, message)])
+        known = self.who_listens(store)
+        self.reaches(store, row, "2", known, messages=[(listener.no, message)])
+        self.reaches(store, row, "3", known, messages=[(listener.no, message)])
         assert [message.body for message in store.inbox("w1")] == [b'"paid"'], "the first one has ended it"
 
     def test_what_a_change_emits_is_written_with_it_or_not_at_all(self, store: Store) -> None:
