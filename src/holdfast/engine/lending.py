@@ -9,6 +9,8 @@ of these, or long ones, the thread is not lent.
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -69,6 +71,7 @@ class Lending:
         self._sleeps = True  # the thread that looks
         self._look = threading.Event()
         self._has_ended = False
+        self._pid = os.getpid()
 
     # -- on the engine's thread
 
@@ -90,11 +93,12 @@ class Lending:
             self._apart_until = time.monotonic() + PAUSE
             return False
 
-    def _keeps(self) -> None:
-        """Something that is under way needs this thread, which is wanted back."""
+    def _keeps(self) -> bool:
+        """Something that is under way needs this thread, which is wanted back; whether the engine goes on with another."""
         with self._lock:
-            if self._lent_by == threading.get_ident():  # else the engine has gone on with another one just now
+            if self._lent_by == threading.get_ident():  # else it does already
                 self._move()
+            return self._lent_by != threading.get_ident()
 
     def lend(self, seconds: float, is_wanted: Callable[[], bool]) -> bool:
         """Lend this thread until it is wanted, or so many seconds have passed. It may come back before that; with False if
@@ -107,14 +111,29 @@ class Lending:
             seconds = 0.0
         if self._sleeps and self._borrower.is_busy():
             self._look.set()
-        has_waited = self._borrower.lend(seconds)
+        try:
+            has_waited = self._borrower.lend(seconds)
+        finally:
+            self._come_back(turner)
+        return has_waited
+
+    def _come_back(self, turner: int) -> None:
+        """Whatever has happened on the thread: if the engine has gone on with another one, it must do nothing more."""
+        if os.getpid() != self._pid:
+            sys.stderr.write(
+                "a step has forked its worker and returned in the child, which ends here: end it in the step\n"
+            )
+            os._exit(1)
         with self._lock:
             if self.turner == turner:
                 self._lent_by = 0
                 self._turns_since = time.monotonic()
-                return has_waited
+                return
             left_behind = self._left_behind.pop(turner)
-        left_behind()
+        try:
+            left_behind()
+        except BaseException:
+            logger.exception("a thread that was left could not let go of the code on it")
         raise Replaced
 
     def has_work(self, steps: int) -> bool:
@@ -138,10 +157,10 @@ class Lending:
 
     def end(self) -> None:
         """No more is lent."""
-        self._has_ended = True
-        self._look.set()
         with self._lock:
+            self._has_ended = True
             self._release()
+        self._look.set()
 
     def _release(self, pause: float | None = None) -> None:
         self._apart_until = time.monotonic() + (PAUSE if pause is None else pause)
@@ -151,11 +170,13 @@ class Lending:
 
     def _keep_looking(self) -> None:
         last = time.monotonic()
-        while not self._has_ended:
+        while True:
             self._sleeps = time.monotonic() - last > QUIET
             self._look.wait(ASLEEP if self._sleeps else LOOK)
             self._look.clear()
             with self._lock:
+                if self._has_ended:
+                    return
                 now = time.monotonic()
                 if self._lent_by:
                     late = now - min(self._wanted_at or now, self._back_by)
@@ -170,17 +191,21 @@ class Lending:
     def _move(self) -> None:
         """Go on with another thread. The present one is left to the step that keeps it, and to the steps' loop."""
         try:
-            threading.Thread(target=self._take_over, name="holdfast-engine", daemon=True).start()
-        except RuntimeError as error:  # the system has no more: the step has to come to its end
-            logger.error("a step holds up the engine, which finds no thread to go on with: %s", error)
+            next_one = threading.Thread(
+                target=self._take_over, args=(self.turner + 1,), name="holdfast-engine", daemon=True
+            )
+            next_one.start()
+            self._left_behind[self.turner] = self._engine.leave_thread()
+        except Exception as error:  # the system has no more, for example: the step has to come to its end
+            logger.error("a step holds up the engine, which can't go on with another thread: %s", error)
             return
-        self._left_behind[self.turner] = self._engine.leave_thread()
         self.turner += 1
         self._lent_by = 0
         self._release(self._pause)
         self._pause = min(self._pause * 2, PAUSES[1])
 
-    def _take_over(self) -> None:
+    def _take_over(self, turner: int) -> None:
         with self._lock:  # until the other one has left
-            pass
-        self._go_on()
+            has_left = self.turner == turner
+        if has_left:
+            self._go_on()

@@ -70,7 +70,8 @@ class LiveRun:
         """Whether it need not be, or can be within that many events."""
         if self.code.execution is None or not self.code.execution.loop.waits_plainly():
             return True
-        return self.row.durable and self.change.last_committed - self.row.base_seq < events
+        is_safe = self.row.durable and not self.deliveries  # some of which may never have been in the store
+        return is_safe and self.change.last_committed - self.row.base_seq < events
 
     def leave_code(self) -> Execution | None:
         """Its code, if that belongs to the thread that it runs on: another thread reads the run again."""

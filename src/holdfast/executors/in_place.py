@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+logger = logging.getLogger("holdfast.executor")
 T = TypeVar("T")
 BRIEF = 0.0005  # seconds of a step that is not worth it
 LONG = 0.01  # seconds of one that is no matter of chance, or of a busy machine
@@ -35,25 +38,38 @@ class InPlace(Generic[T]):
         self._do = do
         self._others = others
         self._jobs: deque[T] = deque()
-        self.is_at_work = False
+        self._at_work: set[int] = set()  # threads
 
     def __bool__(self) -> bool:
-        return self.is_at_work or bool(self._jobs)
+        return bool(self._at_work or self._jobs)
+
+    def is_at_work(self) -> bool:
+        """Whether a job executes at this moment."""
+        return bool(self._at_work)
+
+    def is_this_thread(self) -> bool:
+        """Whether one executes on the thread that asks."""
+        return threading.get_ident() in self._at_work
 
     def add(self, job: T) -> None:
         self._jobs.append(job)
 
     def work(self, is_lent: Callable[[], bool]) -> bool:
         """Do on this thread what waits for it; whether there was anything."""
-        began, has_worked = time.monotonic(), False
+        began, has_worked, me = time.monotonic(), False, threading.get_ident()
         while self._jobs and is_lent():
             try:
                 job = self._jobs.popleft()
             except IndexError:  # others took them, as this thread is no longer lent
                 break
-            has_worked = self.is_at_work = True
-            self._do(job)
-            self.is_at_work = False
+            has_worked = True
+            self._at_work.add(me)
+            try:
+                self._do(job)
+            except BaseException:
+                logger.exception("an attempt could not be executed")
+            finally:
+                self._at_work.discard(me)
             if time.monotonic() - began > LONGEST:
                 self.leave()
         return has_worked

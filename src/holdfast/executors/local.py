@@ -114,6 +114,8 @@ class LocalExecutor(Executor, Borrower):
                 self._in_place.add(execution)
             else:
                 on_threads.append(execution)
+        if self._in_place and not self.borrows():  # the thread was lent until just now
+            self._in_place.leave()
         if on_loop:
             self._loops.submit(on_loop)
         if on_threads:
@@ -158,7 +160,7 @@ class LocalExecutor(Executor, Borrower):
     def offer(self, is_open: Callable[[int], bool]) -> None:
         self._is_lent = is_open
 
-    def borrow(self, within: float, keeps: Callable[[], None]) -> bool:
+    def borrow(self, within: float, keeps: Callable[[], bool]) -> bool:
         return self._loops.borrow(within, keeps)
 
     def lend(self, seconds: float) -> bool:
@@ -169,8 +171,7 @@ class LocalExecutor(Executor, Borrower):
         return self._loops.lend(seconds) or not seconds
 
     def recall(self) -> None:
-        # Else this is the thread itself, which comes back on its own.
-        if not (self._in_place.is_at_work and self._loops.is_lent_to()):
+        if not self._in_place.is_this_thread():  # else it comes back on its own
             self._loops.recall()
 
     def is_busy(self) -> bool:
@@ -180,11 +181,13 @@ class LocalExecutor(Executor, Borrower):
         return self._loops.has_lender()
 
     def holds_thread(self) -> bool:
-        return self._in_place.is_at_work or self._loops.has_current_task()
+        return self._in_place.is_at_work() or self._loops.has_current_task()
 
     def release(self) -> None:
-        self._loops.release()
-        self._in_place.leave()
+        try:
+            self._loops.release()
+        finally:
+            self._in_place.leave()
 
     # -- the three ways
 

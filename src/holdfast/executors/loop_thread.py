@@ -18,12 +18,14 @@ from holdfast.core.source_lines import line_of_thread, package_of
 logger = logging.getLogger("holdfast.executor")
 MOMENT = 0.002  # seconds that steps have to end on a thread that is wanted back
 ROUNDS = 20  # after so many rounds of what is ready, sockets and clocks are looked at
+OFTEN = 0.002  # and after so many seconds, whatever is ready
 
 
 class LoopThread:
-    """One loop, run by one thread at a time. `keeps` is called where a thread that was lent is needed longer."""
+    """One loop, run by one thread at a time. `keeps` is called where a thread that was lent is needed longer, and says
+    whether the loop can keep it."""
 
-    def __init__(self, name: str, is_used: Callable[[], bool], keeps: Callable[[], None]) -> None:
+    def __init__(self, name: str, is_used: Callable[[], bool], keeps: Callable[[], bool]) -> None:
         self.name = name
         self.loop = asyncio.new_event_loop()
         self.is_closing = False
@@ -33,6 +35,9 @@ class LoopThread:
         self._thread: threading.Thread | None = None  # that one, or the last one
         self._is_apart = False  # the thread that runs it, or is about to, is its own
         self._alarm: asyncio.TimerHandle | None = None
+        self._asking = threading.Lock()
+        self._asked: threading.Event | None = None  # to leave its thread, for as long as that is waited for
+        self.looked_at = 0.0  # when sockets and clocks were last looked at on a thread that was lent
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Call something on it, from any thread."""
@@ -51,7 +56,10 @@ class LoopThread:
             if self._thread is not None:
                 self._thread.name = self.name
         elif not self.is_closing:
-            threading.Thread(target=self._run, name=self.name, daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name=self.name, daemon=True).start()
+            except RuntimeError as error:  # the system has no more: it is tried again when the loop is looked at
+                logger.error("async steps wait, as there is no thread for them: %s", error)
 
     def _run(self) -> None:
         with self._running:
@@ -64,8 +72,14 @@ class LoopThread:
     def _keep_running(self) -> None:
         keep_running(self.loop, lambda: self.is_closing or not self._is_apart)
         if self.is_closing:
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            self.loop.close()
+            if self._alarm is not None:
+                self._alarm.cancel()
+            try:
+                self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            except BaseException as error:
+                _tell(error)
+            finally:
+                self.loop.close()
 
     def _look_back(self) -> None:
         if self._is_apart:  # that was said too late for the thread that has just left
@@ -85,25 +99,33 @@ class LoopThread:
 
     # -- a thread that is lent
 
-    def run_for(self, seconds: float, first: Callable[[], None]) -> None:
+    def run_for(self, seconds: float, first: Callable[[], None]) -> bool:
         """Run it on this thread until it is stopped, or until so many seconds have passed; and for as long as it needs a
-        thread if it keeps this one. `first` is called before it runs."""
+        thread if it keeps this one. `first` is called before it runs. False if another thread runs it."""
         if self.is_closing or not self._running.acquire(blocking=False):
-            return
+            return False
         try:
             self._thread = threading.current_thread()
             self._set_alarm(seconds)
-            first()
-            if not run_ready(self.loop):
+            try:
+                first()
+            except BaseException as error:
+                _tell(error)
+            was_stopped = run_ready(self.loop)
+            if was_stopped and time.monotonic() - self.looked_at > OFTEN:
+                self.loop.call_soon(self.loop.stop)
+                was_stopped = False
+            if not was_stopped:
                 run_once(self.loop)
-            if not self._is_apart and self._stays_used():
-                self._keeps()
+                self.looked_at = time.monotonic()
+            if not self._is_apart and self._stays_used() and self._keeps():
                 self.run_apart()
             if self._is_apart or self.is_closing:
                 self._keep_running()
         finally:
             self._running.release()
         self._look_back()
+        return True
 
     def _set_alarm(self, seconds: float) -> None:
         """An alarm that is there already and rings too early does no harm."""
@@ -139,24 +161,28 @@ class LoopThread:
 
     def come_back(self, within: float) -> bool:
         """Leave the thread that it has, so that another can run it; False if it is used, or that takes longer."""
-        answered = threading.Event()
+        self._asked = answered = threading.Event()
         self.call(self._leave_if_unused, answered)
-        if answered.wait(within) and not self._is_apart and self.has_left(within):
+        answered.wait(within)
+        with self._asking:  # an answer that comes later counts for nothing
+            self._asked = None
+        if not self._is_apart and self.has_left(within):
             return True
         self.run_apart()
         return False
 
     def _leave_if_unused(self, answered: threading.Event) -> None:
-        if not self._is_used():
-            self._is_apart = False
-            self.loop.stop()
+        with self._asking:
+            if self._asked is answered and not self._is_used():
+                self._is_apart = False
+                self.loop.stop()
         answered.set()
 
     # -- what its thread does
 
     def is_idle(self) -> bool:
         """Whether its thread executes no code of a step: then it is the machine that keeps it from answering."""
-        if not self._running.locked():  # it waits for the thread that is lent to it
+        if not self._running.locked():  # it waits for a thread
             return True
         frame = sys._current_frames().get(self._ident())
         return frame is not None and package_of(frame) in ("asyncio", "selectors")
@@ -191,7 +217,7 @@ def run_ready(loop: Any) -> bool:
         return bool(loop._stopping)
     except BaseException as error:
         _tell(error)
-        return False
+        return True  # it may have been stopped before that
     finally:
         handle = None  # else it and what it holds would live until the next time
         loop._stopping, loop._thread_id = False, None

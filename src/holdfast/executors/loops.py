@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from holdfast.core.context import current_step
 from holdfast.executors.alarms import Alarms
-from holdfast.executors.loop_thread import LoopThread
+from holdfast.executors.loop_thread import OFTEN, LoopThread
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt
 
@@ -30,7 +30,6 @@ LONGEST_BLOCK = 5.0  # seconds of one and the same step after which the others l
 INTERRUPTED_BLOCK = 0.25  # the same where an attempt on the loop was interrupted and the loop doesn't notice
 LOOK = 0.25
 MOMENT = 1.0  # seconds that interrupted steps get to clean up when the executor ends
-OFTEN = 0.002  # seconds that a loop waits for the thread that is lent to it while plain steps have that
 
 
 class Job(Protocol):
@@ -62,7 +61,7 @@ class Loops:
         self._count = 0
         self._lock = threading.Lock()
         self._lender = 0  # the thread that is lent from time to time; none while loops have threads of their own
-        self.keeps: Callable[[], None] = lambda: None  # tells the lender that its thread does not come back
+        self.keeps: Callable[[], bool] = lambda: False  # whether a thread that is lent need not come back
 
     def submit(self, jobs: Iterable[Any]) -> None:
         """One wake-up for all of them: each costs a switch of threads."""
@@ -72,7 +71,7 @@ class Loops:
 
     # -- a thread that is lent
 
-    def borrow(self, within: float, keeps: Callable[[], None]) -> bool:
+    def borrow(self, within: float, keeps: Callable[[], bool]) -> bool:
         """From now on this thread is lent whenever it waits; False if the current loop can't leave its own thread soon."""
         loop = self._current
         if loop is not None and (self.is_busy() or not loop.thread.come_back(within)):
@@ -86,13 +85,15 @@ class Loops:
         loop = self._current
         if loop is None or not self.is_lent_to():
             return False
-        loop.run_for(seconds)
+        if not loop.thread.run_for(seconds, loop.drain):  # another thread runs it
+            self.release()
+            return False
         return True
 
     def has_time(self) -> bool:
         """Whether the current loop has had its turn on a thread just now, and needs none at once."""
         loop = self._current
-        return loop is None or (not self.is_busy() and time.monotonic() - loop.left_at < OFTEN)
+        return loop is None or (not self.is_busy() and time.monotonic() - loop.thread.looked_at < OFTEN)
 
     def is_lent_to(self) -> bool:
         return self._lender == threading.get_ident()
@@ -110,7 +111,7 @@ class Loops:
         """The lender has other things to do, or is stuck: loops have threads of their own."""
         self._lender = 0
         for loop in self._all():
-            loop.thread.run_apart()
+            loop.go_apart()
 
     def is_busy(self) -> bool:
         """Whether anything is under way on the current loop, or will be."""
@@ -124,6 +125,8 @@ class Loops:
     def _start(self) -> StepLoop:
         with self._lock:
             if self._current is None:
+                if not self.is_lent_to():
+                    self._lender = 0
                 self._current = self._fresh()
             return self._current
 
@@ -189,7 +192,6 @@ class StepLoop:
         self.thread = LoopThread(name, self._is_used, lambda: loops.keeps())
         self._loop = self.thread.loop
         self._draining = False
-        self.left_at = 0.0  # when a thread that was lent last left it
         self._has_answered, self._is_watched = True, False
         self._is_told = self._is_interrupted = False
         self._asked_at = self._blocked_since = 0.0
@@ -207,20 +209,20 @@ class StepLoop:
     def wake(self) -> None:
         if not self._draining:
             self._draining = True
-            if self._loops.is_lent_to():  # it runs as soon as this thread waits
-                self._loop.call_soon(self._drain)
-            else:
-                self.thread.call(self._drain)
+            if not self._loops.is_lent_to():  # else it drains as soon as this thread waits, or goes apart
+                self.thread.call(self.drain)
         if not self._is_watched:
             self._is_watched = True
             self._ask(time.monotonic())
 
-    def run_for(self, seconds: float) -> None:
-        """Run on this thread, which is lent. What has arrived begins in its first round."""
-        self.thread.run_for(seconds, self._drain)
-        self.left_at = time.monotonic()
+    def go_apart(self) -> None:
+        """Have a thread of its own."""
+        self.thread.run_apart()
+        if self._draining:  # the thread that was to do it is not lent any more
+            self.thread.call(self.drain)
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """Begin what has arrived, on the thread that runs it."""
         self._draining = False
         arrived, limit = self._loops.arrived, self._loops.limit
         while arrived and not self.is_left and len(self.under_way) < limit:
@@ -231,7 +233,8 @@ class StepLoop:
             if job.is_waiting():
                 self.under_way.add(job)
                 task = self._loop.create_task(self._execute(job), context=contextvars.Context())
-                self.tasks[task] = job
+                if not task.done():  # it may be one that has begun at once
+                    self.tasks[task] = job
 
     async def _execute(self, job: Any) -> None:
         task = asyncio.current_task()
@@ -240,9 +243,9 @@ class StepLoop:
             await self._loops.execute(job, self)
         finally:
             self.under_way.discard(job)
-            del self.tasks[task]
+            self.tasks.pop(task, None)
             if self._loops.arrived:
-                self._drain()
+                self.drain()
             if self.is_left or self.is_given_up:
                 self._end_if_empty()
 
@@ -261,7 +264,7 @@ class StepLoop:
         if task is not None:
             task.cancel()
         if self._loops.arrived:  # it has left its place to another one
-            self._drain()
+            self.drain()
 
     # -- whether it is blocked
 
@@ -278,6 +281,8 @@ class StepLoop:
         self._is_told = self._is_interrupted = False
 
     def ring(self, now: float) -> None:
+        if not self._loops.has_lender():
+            self.thread.run_apart()  # there may have been no thread to be had
         if self._has_answered and not self.under_way and not (self._loops.arrived and not self.is_left):
             self._is_watched = False
             self._loops.alarms.forget(self)

@@ -109,7 +109,7 @@ class Borrower(Protocol):
         """`is_open` is asked on a thread that submits brief steps, with the number of those under way: whether it will be
         lent while they execute."""
 
-    def borrow(self, within: float, keeps: Callable[[], None]) -> bool:
+    def borrow(self, within: float, keeps: Callable[[], bool]) -> bool:
         """The calling thread will be lent whenever it waits, until `release`. False if that is not possible within so many
         seconds: then nothing has changed. `keeps` is called on the thread if it won't come back, as something that needs
         it is under way."""
