@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import itertools
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,6 +29,7 @@ PATIENCE = 20.0
 app = App("lending")
 gates: collections.defaultdict[str, threading.Event] = collections.defaultdict(threading.Event)
 threads: list[str] = []
+children: list[int] = []
 numbers = itertools.count()
 
 
@@ -168,6 +172,27 @@ async def take_pulse(heart: Pulse = use(beating)) -> int:
 @app.workflow
 async def takes_a_pulse() -> int:
     return await take_pulse()
+
+
+@app.workflow
+async def takes_pulses(times: int) -> None:
+    for _ in range(times):
+        await take_pulse()
+
+
+@app.step(max_retries=0)
+def forks_a_child(really: bool) -> int:
+    note()
+    if really:
+        children.append(os.fork())
+        if not children[-1]:
+            raise ValueError("the child has forgotten to end")
+    return os.getpid()
+
+
+@app.workflow
+def forks(really: bool) -> int:
+    return forks_a_child(really)
 
 
 @app.workflow
@@ -336,16 +361,19 @@ class Keeper:
     """An executor whose step needs the thread that is lent, and says so when the engine has gone on without it already."""
 
     def __init__(self) -> None:
-        self.keeps: Callable[[], None] = lambda: None
+        self.keeps: Callable[[], bool] = lambda: False
         self.has_moved = threading.Event()
+        self.raises: BaseException | None = None
 
-    def borrow(self, within: float, keeps: Callable[[], None]) -> bool:
+    def borrow(self, within: float, keeps: Callable[[], bool]) -> bool:
         self.keeps = keeps
         return True
 
     def lend(self, seconds: float) -> bool:
         assert self.has_moved.wait(PATIENCE)
-        self.keeps()
+        if self.raises is not None:
+            raise self.raises
+        assert self.keeps()
         return True
 
     def borrows(self) -> bool:
@@ -372,8 +400,10 @@ class Moved:
         return lambda: None
 
 
-def test_the_engine_goes_on_with_one_thread_though_it_is_asked_twice() -> None:
+@pytest.mark.parametrize("raises", [None, ValueError("whatever it is")])
+def test_the_engine_goes_on_with_one_thread_whatever_the_one_that_it_has_left_does(raises: Exception | None) -> None:
     keeper, went_on = Keeper(), []
+    keeper.raises = raises
     loan = lending.Lending(keeper, Moved(), lambda: went_on.append(threading.get_ident()))
 
     def turn() -> None:
@@ -392,6 +422,60 @@ def test_the_engine_goes_on_with_one_thread_though_it_is_asked_twice() -> None:
     loan.end()
     assert loan.turner == 1
     assert len(went_on) == 1
+
+
+def test_a_thread_that_raises_while_it_is_lent_is_not_taken_for_one_that_is_stuck() -> None:
+    keeper, went_on = Keeper(), []
+    keeper.raises = ValueError("whatever it is")
+    keeper.has_moved.set()
+    loan = lending.Lending(keeper, Moved(), lambda: went_on.append(threading.get_ident()))
+    loan.start()
+    assert loan.is_open(0)
+    with pytest.raises(ValueError, match="whatever it is"):
+        loan.lend(PATIENCE, lambda: False)
+    loan.want()
+    time.sleep(3 * lending.LATE)  # a thread that is stuck is left after that
+    loan.end()
+    assert loan.turner == 0
+    assert went_on == []
+
+
+def has_ended(child: int) -> bool:
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def test_a_child_that_a_step_has_forked_and_returned_in_does_nothing_more() -> None:
+    with app.worker():
+        forks.start(False).result(PATIENCE)
+        for _ in range(50):
+            threads.clear()
+            result = forks.start(True).result(PATIENCE)
+            child = children.pop()
+            if threads != [TURNER]:
+                os.kill(child, signal.SIGKILL)
+            try:
+                eventually(functools.partial(has_ended, child))
+            finally:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            assert result == os.getpid()
+            if threads == [TURNER]:
+                return
+    raise AssertionError("the thread is never lent")
+
+
+def test_what_lives_on_the_loop_goes_on_while_brief_steps_follow_one_another() -> None:
+    with app.worker():
+        for _ in range(20):
+            threads.clear()
+            takes_a_pulse.start().result(PATIENCE)
+            before, began = pulse.beats, time.monotonic()
+            while time.monotonic() - began < 0.2:
+                takes_pulses.start(50).result(PATIENCE)
+            if set(threads) == {TURNER}:
+                assert pulse.beats - before > 20, "it would beat 200 times"
+                return
+    raise AssertionError("the thread is never lent")
 
 
 @pytest.mark.parametrize("workflow", [goes_through, goes_through_plainly])
