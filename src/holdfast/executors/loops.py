@@ -372,7 +372,11 @@ class StepLoop:
     def give_up(self) -> None:
         """It is still blocked, and nobody waits for it any longer."""
         self.is_given_up = True
-        names = [resource.name for resource, _ in self._loops.surroundings.abandon(self._loop)]
+        left = self._loops.surroundings.abandon(self._loop)
+        names = [resource.name for resource, _ in left]
+        for _, life in left:
+            if life.task is not None:
+                life.task._log_destroy_pending = False  # type: ignore[attr-defined]  # that is told here
         logger.error(
             "%s still blocks thread %r at %s; the worker ends without it%s",
             self._who(asyncio.current_task(self._loop)), self.thread.name, self.thread.line(),
