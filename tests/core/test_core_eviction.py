@@ -427,52 +427,6 @@ def test_a_generator_that_code_drops_while_it_is_evicted_comes_back_to_that_code
     other.wake()  # leaves a greenlet in the pool
     run.crash()
     assert ran == ["generator", "code"]
-    assert run.greenlets.out == 0
-
-
-def test_code_of_a_thread_that_was_left_is_evicted_there_and_takes_nothing_of_the_next_thread() -> None:
-    async def flow() -> Any:
-        async def awaits() -> None:
-            try:
-                await a()
-            finally:
-                ran.append(threading.current_thread().name)
-
-        task = asyncio.create_task(awaits())
-        try:
-            p()
-        finally:
-            ran.append(threading.current_thread().name)
-        await task
-
-    def use() -> None:
-        run.greenlets.enter_thread()
-        run.wake()
-        is_used.set()
-        assert has_gone_on.wait(10)
-        assert run.execution is not None
-        run.execution.evict()
-        leave()
-
-    is_used, has_gone_on = threading.Event(), threading.Event()
-    run, other = world(flow), world(awaits_a_step)
-    other.greenlets = run.greenlets
-    first = threading.Thread(target=use, name="first")
-    first.start()
-    assert is_used.wait(10)
-    idle = list(run.greenlets.idle)
-    leave = run.greenlets.leave_thread()
-    run.greenlets.enter_thread()
-    other.wake()
-    mine = list(run.greenlets.idle)
-    assert mine
-    has_gone_on.set()
-    first.join()
-    assert ran == ["first", "first"]
-    assert run.greenlets.idle == mine
-    assert run.greenlets.out == 0
-    assert idle
-    assert all(each.dead for each in idle)
 
 
 def test_a_thread_whose_pool_is_closed_leaves_nothing_behind() -> None:

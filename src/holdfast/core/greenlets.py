@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import collections.abc
 import ctypes
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 import greenlet
@@ -30,34 +30,21 @@ class _Block:
 
 
 class Greenlets:
-    """A pool of idle greenlets for one thread. A greenlet keeps no reference to what it ran. Those that are `out` run code,
-    or wait in a plain call: no other thread can resume these."""
+    """A pool of idle greenlets for one thread. A greenlet keeps no reference to what it ran."""
 
     def __init__(self) -> None:
         self.idle: list[Any] = []
-        self.out = 0
         self._hub: Any = greenlet.getcurrent()
 
-    def leave_thread(self) -> Callable[[], None]:
-        """Another thread goes on; those that are out come back to their own, if at all, and end there. What is returned
-        ends the idle ones, also there: greenlet would end what another thread drops in the middle of whatever its own
-        thread does at some later time."""
-        left, self.idle, self.out, self._hub = self.idle, [], 0, None
-        return lambda: _end_all(left)
-
     def enter_thread(self) -> None:
-        """The calling thread goes on."""
-        current = greenlet.getcurrent()
-        if self._hub not in (None, current):  # code was driven by hand before
-            self.idle, self.out = [], 0
-        self._hub = current
+        """The calling thread uses it from now on."""
+        if self._hub is not greenlet.getcurrent():
+            self.idle, self._hub = [], greenlet.getcurrent()
 
     def take(self, caller: Any) -> Any:
         """One that comes back to the greenlet that calls: the pool's come back to the thread's own."""
-        if caller is self._hub:
-            self.out += 1
-            if self.idle:
-                return self.idle.pop()
+        if self.idle and caller is self._hub:
+            return self.idle.pop()
         runner = greenlet.greenlet(_drive)
         runner.switch()
         return runner
@@ -65,21 +52,15 @@ class Greenlets:
     def give_back(self, runner: Any) -> None:
         if runner.parent is not self._hub:
             runner.throw(greenlet.GreenletExit)
-            return
-        self.out -= 1
-        if not runner.dead:
+        elif not runner.dead:
             runner.gr_context = None
             self.idle.append(runner)
 
     def close(self) -> None:
         """The thread ends. Nothing may hold its own greenlet by then: greenlet would look for that among all objects."""
-        _end_all(self.idle)
+        while self.idle:
+            self.idle.pop().throw(greenlet.GreenletExit)
         self._hub = None
-
-
-def _end_all(idle: list[Any]) -> None:
-    while idle:
-        idle.pop().throw(greenlet.GreenletExit)
 
 
 def _drive() -> None:

@@ -221,10 +221,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 if waiter is not None:
                     asyncio.Future.cancel(waiter)
 
-    def waits_plainly(self) -> bool:
-        """Whether any code waits in a plain call: only the thread that it runs on can go on with that."""
-        return any(cast("Driver", task.get_coro()).runner is not None for task in self.tasks.values())
-
     def forget(self, futures: Iterable[asyncio.Future[Any]]) -> None:
         """What is not waited for any more: futures and their callbacks hold each other."""
         for future in futures:

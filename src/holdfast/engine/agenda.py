@@ -31,11 +31,6 @@ class Agenda:
             self._heap = [(time, number, key) for time, number, key in self._heap if self._times.get(key) == time]
             heapq.heapify(self._heap)
 
-    def set_once(self, key: Hashable, time: float) -> None:
-        """The same if it has no time yet."""
-        if key not in self._times:
-            self.set(key, time)
-
     def drop(self, key: Hashable) -> None:
         self._times.pop(key, None)
 

@@ -9,7 +9,7 @@ and others told, only after the commit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from holdfast.core.greenlets import Greenlets
 from holdfast.engine.announcer import Announcer
@@ -33,8 +33,6 @@ from holdfast.errors import Fenced, StoreError
 from holdfast.ports import Carrier, Change, Outcome, Store, Topic
 
 logger = logging.getLogger("holdfast.engine")
-SOON = 0.005
-"""Seconds within which steps that were handed over just now have mostly ended."""
 MANY = 50
 GATHER = 0.005
 """While that many runs wait, outcomes that come from elsewhere one by one gather for so many seconds: each has waited longer
@@ -122,16 +120,6 @@ class Engine:
                 self._serve()
         return None if self.stopping and self._has_drained() else self._next_turn()
 
-    def may_move(self) -> bool:
-        """Whether another thread can go on with it, at any time until its next turn."""
-        if not self.live_runs.shared.greenlets.out:
-            return True
-        return not (self.live_runs.touched or self.env.backoff.is_on()) and self.live_runs.may_change_thread()
-
-    def leave_thread(self) -> Callable[[], None]:
-        """Another thread goes on with it. What is returned is left to the present one, as soon as that is free."""
-        return self.live_runs.leave_thread()
-
     def enter_thread(self) -> None:
         """The calling thread goes on with it."""
         self.live_runs.shared.greenlets.enter_thread()
@@ -175,10 +163,7 @@ class Engine:
         sources = self.sources
         # What was claimed just now goes on first: a new run's first step waits for nothing else.
         if sources.claims.is_due_unknown and self._has_room() and not (self.live_runs.ready or sources.claims.stale):
-            if self.inflight:  # and so do its steps, which may wait for this thread
-                self.env.agenda.set_once("claims", self.env.clock.monotonic() + SOON)
-            else:
-                self._can_claim()
+            self._can_claim()
         pausing, busy = self.env.backoff.is_on(), self._is_busy()
         if busy and not pausing:
             return Wake(None, None, 0.0, len(self.inflight), at_once=True)
@@ -188,8 +173,7 @@ class Engine:
         elif pausing and (busy or self.live_runs.touched):
             times.append(self.env.backoff.until)
         seconds = min(time for time in times if time is not None) - self.env.clock.monotonic()
-        claims_due = None if sources.claims.is_due_unknown else sources.claims.due_at
-        times_due = (self.live_runs.due.next(), claims_due, sources.lines.due.next())
+        times_due = (self.live_runs.due.next(), sources.claims.due_at, sources.lines.due.next())
         dues = [time for time in times_due if time is not None]
         tick = None if self.stopping or pausing else sources.ticks.due_at
         gather = GATHER if len(self.live_runs.idle) >= MANY else 0.0
@@ -231,9 +215,6 @@ class Engine:
                 case "lines":
                     self.env.agenda.set("lines", mono + SAFETY_NET)
                     sources.lines.look_at_all()
-                case "claims":
-                    if sources.claims.is_due_unknown and self._has_room() and not self.env.backoff.is_on():
-                        self._can_claim()
                 case "stop":
                     self._is_over = True
                 case "kept outcomes":

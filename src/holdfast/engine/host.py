@@ -13,11 +13,10 @@ from typing import Any, Protocol
 from holdfast.engine.arrivals import Arrival, DeclaredDead, Hint, InboxHint, Report, Stop, Wake
 from holdfast.engine.engine import Engine
 from holdfast.engine.health import Health, Pulse
-from holdfast.engine.lending import Lending, Replaced
 from holdfast.engine.puller import Puller
 from holdfast.errors import StoreError, StoreLostError
 from holdfast.logs import install
-from holdfast.ports import Attempt, Borrower, Clock, Query, Topic
+from holdfast.ports import Attempt, Clock, Query, Topic
 
 logger = logging.getLogger("holdfast.engine")
 
@@ -47,16 +46,12 @@ class RealTime(Waiter):
 
 
 class Host:
-    """Runs an engine, on a thread of its own that is lent to steps while the engine waits; `stop` ends it after draining.
-    With a `waiter` of a test the thread is not lent."""
+    """Runs an engine, on a thread of its own; `stop` ends it after draining."""
 
     def __init__(self, engine: Engine | Puller, waiter: Waiter | None = None) -> None:
         self.engine = engine
         self.failure: BaseException | None = None
         self._waiter = waiter or RealTime(engine.env.clock)
-        self._lending: Lending | None = None
-        if waiter is None and isinstance(engine.env.executor, Borrower):
-            self._lending = Lending(engine.env.executor, engine, self._go_on)
         self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
         self._pulse = Pulse(engine.env.clock.monotonic())
         self._heart: threading.Thread | None = None
@@ -102,8 +97,6 @@ class Host:
 
     def launch(self) -> None:
         """Begin to turn, on a thread of its own."""
-        if self._lending is not None:
-            self._lending.start()
         threading.Thread(target=self._go_on, name="holdfast-engine", daemon=True).start()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -111,14 +104,12 @@ class Host:
         return self._is_over.wait(seconds)
 
     def _go_on(self) -> None:
-        """Turn the engine on this thread until it ends, or until another thread goes on with it."""
+        """Turn the engine on this thread until it ends."""
         try:
             self.engine.enter_thread()
             wake = self._turn([])
             while wake is not None:
                 wake = self._turn(self._arrived(wake))
-        except Replaced:
-            return
         except StoreLostError as error:
             self.failure = error
             logger.critical("worker %s ends, as there is nothing that it can do any more: %s", self.worker_id, error)
@@ -142,8 +133,6 @@ class Host:
     def put(self, arrival: Any) -> None:
         """Give the engine something to take in its next turn."""
         self._arrivals.put(arrival)
-        if self._lending is not None:
-            self._lending.want()
 
     def wake(self) -> None:
         """Let the engine look at everything."""
@@ -203,33 +192,13 @@ class Host:
         found: list[Arrival] = []
         try:
             if not wake.at_once and queue.empty():
-                found.append(self._waiter.wait(lambda seconds: self._get(seconds, wake.busy), wake))
+                found.append(self._waiter.wait(lambda seconds: queue.get(timeout=seconds), wake))
                 if wake.gather and isinstance(found[0], InboxHint):
                     time.sleep(wake.gather)
-            elif self._lending is not None and self._lending.has_work(wake.busy):
-                self._lending.lend(0.0, self._has_arrivals)
             while True:
                 found.append(queue.get_nowait())
         except Empty:
             return found
-
-    def _get(self, seconds: float, steps: int) -> Arrival:
-        """What has arrived, as soon as something has; Empty after so many seconds."""
-        queue, lending, end = self._arrivals, self._lending, time.monotonic() + seconds
-        while lending is not None and lending.is_open(steps):
-            has_waited = lending.lend(seconds, self._has_arrivals)
-            try:
-                return queue.get_nowait()
-            except Empty:
-                seconds = end - time.monotonic()
-                if seconds <= 0:
-                    raise
-                if not has_waited:
-                    break
-        return queue.get(timeout=max(0.0, seconds))
-
-    def _has_arrivals(self) -> bool:
-        return not self._arrivals.empty()
 
     def _report(self, attempt: Attempt, kind: str, value: Any) -> None:
         self.put(Report(attempt, kind, value))
@@ -272,8 +241,6 @@ class Host:
         self._report_worker("worker_stopped")
         self.engine.env.reporter.broadcast.close()
         self.engine.guard.stop()
-        if self._lending is not None:
-            self._lending.end()
         self.engine.close()
         self.engine.env.notifier.close()
         self.engine.env.executor.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
 
 from holdfast.engine.agenda import Agenda
 from holdfast.engine.environment import Environment
@@ -19,8 +18,6 @@ LONGER_FOR_OTHERS = 10
 executors each step would cost a claim and a replay, too. Where memory is short those that wait longest leave at once."""
 SHOW_ELSEWHERE = 0.5
 """Seconds until it is shown that a run waits for steps elsewhere: with many of them most wait for a moment."""
-FEW, FEW_AMONG, SOON = 8, 64, 1_000
-"""An engine changes its thread only with so few runs to be read again, among so few, of so few events."""
 
 
 class LiveRuns:
@@ -131,31 +128,6 @@ class LiveRuns:
         for live in self.by_no.values():
             live.broken = True
             self.make_ready(live)
-
-    # -- changing the thread
-
-    def may_change_thread(self) -> bool:
-        """Whether those whose code waits in a plain call, and so belongs to this thread, are few that are soon read
-        again."""
-        if self.shared.greenlets.out > FEW or len(self.by_no) > FEW_AMONG:
-            return False
-        return all(live.may_be_read_again(SOON) for live in self.by_no.values())
-
-    def leave_thread(self) -> Callable[[], None]:
-        """Read again those whose code belongs to the thread, which is to let go of that."""
-        left = [code for live in self.by_no.values() if (code := live.leave_code()) is not None]
-        for live in self.by_no.values():
-            if live.broken:
-                self.make_ready(live)
-
-        end_idle = self.shared.greenlets.leave_thread()
-
-        def leave() -> None:
-            for code in left:
-                code.evict()
-            end_idle()
-
-        return leave
 
     # -- leaving
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from holdfast import failpoints
@@ -117,14 +117,6 @@ class Puller:
             except StoreError as error:
                 self.env.backoff.failed("executing for others", error)
         return None if self.stopping and self._has_drained() else self._next_turn()
-
-    def may_move(self) -> bool:
-        """Whether another thread can go on with it."""
-        return True
-
-    def leave_thread(self) -> Callable[[], None]:
-        """Another thread goes on with it; nothing is left to the present one."""
-        return lambda: None
 
     def enter_thread(self) -> None:
         """The calling thread goes on with it."""

@@ -12,7 +12,6 @@ from enum import Enum
 
 from holdfast.core import commands as co
 from holdfast.core import events as ev
-from holdfast.core.execution import Execution
 from holdfast.engine import leaving
 from holdfast.engine.opening import Needs, Opening
 from holdfast.engine.run_code import RunCode
@@ -63,23 +62,6 @@ class LiveRun:
         steps = self.steps
         is_any_here = steps.inflight or steps.to_schedule or steps.elsewhere.to_ask
         return self.code.replay is None and not self.deliveries and not is_any_here
-
-    # -- changing the thread
-
-    def may_be_read_again(self, events: int) -> bool:
-        """Whether it need not be, or can be within that many events."""
-        if self.code.execution is None or not self.code.execution.loop.waits_plainly():
-            return True
-        is_safe = self.row.durable and not self.deliveries  # some of which may never have been in the store
-        return is_safe and self.change.last_committed - self.row.base_seq < events
-
-    def leave_code(self) -> Execution | None:
-        """Its code, if that belongs to the thread that it runs on: another thread reads the run again."""
-        execution = self.code.execution
-        if execution is None or not execution.loop.waits_plainly():
-            return None
-        self.code.execution, self.code.replay, self.broken = None, None, True
-        return execution
 
     # -- committing
 

@@ -27,7 +27,7 @@ from holdfast.core.context import StepContext
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.registry import DefinedApp, Definitions, find_app, importing_for_steps
 from holdfast.errors import UnknownNameError, WrongContextError
-from holdfast.executors.loop_thread import keep_running
+from holdfast.executors.loops import keep_running
 from holdfast.executors.process import GOODBYE, receive, send
 from holdfast.executors.runner import Runner
 from holdfast.executors.runner import to_frame as outcome_to_frame

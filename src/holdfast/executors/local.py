@@ -1,6 +1,5 @@
 """Steps in this process: async ones on an event loop, plain ones on a pool of threads, and those that ask for it (or are
-suspected of killing their worker) in processes of their own. Whoever waits for them may lend its thread meanwhile to
-steps that are known to be brief.
+suspected of killing their worker) in processes of their own.
 
 A thread can't be killed: a plain step that times out or is cancelled loses its outcome at once, and its slot
 stays taken until it ends. A process is killed with all that it has started, and its slot is free.
@@ -22,14 +21,13 @@ from holdfast.core.reports import started_report
 from holdfast.durations import in_words
 from holdfast.errors import StepTimeoutError
 from holdfast.executors.alarms import NEVER, Alarms
-from holdfast.executors.in_place import BriefSteps, InPlace
 from holdfast.executors.loops import Loops, StepLoop
 from holdfast.executors.process import Process, ProcessPool
 from holdfast.executors.runner import LoggedContext, Runner, Transact, cancelled, from_frame
 from holdfast.executors.surroundings import Surroundings
 from holdfast.executors.threads import Threads
 from holdfast.logs import handle_frame
-from holdfast.ports import Attempt, Borrower, Clock, Executor, Outcome
+from holdfast.ports import Attempt, Clock, Executor, Outcome
 from holdfast.telemetry.instruments import Instruments
 
 logger = logging.getLogger("holdfast.executor")
@@ -37,7 +35,7 @@ THREADS_END_WITHIN = 0.2  # seconds for those that are about to end when the exe
 Report = Callable[[Attempt, str, Any], None]
 
 
-class LocalExecutor(Executor, Borrower):
+class LocalExecutor(Executor):
     """Executes attempts; says what became of each exactly once. An attempt that leaves `waiting` begins or is taken
     back, one that leaves `executing` has its outcome: who takes it out decides, and no lock is needed."""
 
@@ -73,9 +71,6 @@ class LocalExecutor(Executor, Borrower):
         self.runner = Runner(codec, self._surroundings, transact, is_strict)
         self._loops = Loops(tasks, self._on_loop, self.alarms, self._surroundings)
         self._threads: Threads[Execution] = Threads(threads, "step", self._on_thread)
-        self._brief = BriefSteps()
-        self._is_lent: Callable[[int], bool] = lambda steps: False  # this thread, while it waits
-        self._in_place = InPlace(self._on_thread, self._threads.submit)
         self._processes = ProcessPool(child_command)
         self._process_threads: Threads[list[Execution]] = Threads(processes, "process", self._in_process)
 
@@ -94,10 +89,8 @@ class LocalExecutor(Executor, Borrower):
         on_loop, on_threads = [], []
         in_processes: list[list[Execution]] = []
         together: dict[int, list[Execution]] = {}
-        is_lent = self._brief.knows(attempts[0].step) and self._is_lent(len(self.executing) + len(attempts))
         for attempt in attempts:
             definition = self._find(attempt.step)
-            is_brief = is_lent and self._brief.knows(attempt.step)
             execution = Execution(self, attempt, definition)
             self.executing[attempt.token] = self.waiting[attempt.token] = execution
             apart = attempt.pool == "process" and not definition.options.transaction  # its commit can't be cut short
@@ -107,15 +100,8 @@ class LocalExecutor(Executor, Borrower):
                 in_processes.append([execution])
             elif definition.is_async:
                 on_loop.append(execution)
-                if not is_brief and self.borrows():
-                    self.release()
-                    is_lent = False
-            elif is_brief:
-                self._in_place.add(execution)
             else:
                 on_threads.append(execution)
-        if self._in_place and not self.borrows():  # the thread was lent until just now
-            self._in_place.leave()
         if on_loop:
             self._loops.submit(on_loop)
         if on_threads:
@@ -155,58 +141,18 @@ class LocalExecutor(Executor, Borrower):
         self._surroundings.close()
         self._loops.close()
 
-    # -- a thread that is lent
-
-    def offer(self, is_open: Callable[[int], bool]) -> None:
-        self._is_lent = is_open
-
-    def borrow(self, within: float, keeps: Callable[[], bool]) -> bool:
-        return self._loops.borrow(within, keeps)
-
-    def lend(self, seconds: float) -> bool:
-        if self._in_place.work(self._loops.is_lent_to):
-            if self._loops.has_time():
-                return True
-            seconds = 0.0
-        return self._loops.lend(seconds) or not seconds
-
-    def recall(self) -> None:
-        if not self._in_place.is_this_thread():  # else it comes back on its own
-            self._loops.recall()
-
-    def is_busy(self) -> bool:
-        return bool(self._in_place) or self._loops.is_busy()
-
-    def borrows(self) -> bool:
-        return self._loops.has_lender()
-
-    def holds_thread(self) -> bool:
-        return self._in_place.is_at_work() or self._loops.has_current_task()
-
-    def release(self) -> None:
-        try:
-            self._loops.release()
-        finally:
-            self._in_place.leave()
-
     # -- the three ways
 
     async def _on_loop(self, execution: Execution, loop: StepLoop) -> None:
         if execution.begin():
             execution.task, execution.loop = asyncio.current_task(), loop
             if execution.is_open():  # else it was cancelled just now, when there was no task to be seen
-                began = time.perf_counter()
-                outcome = await self.runner.arun(execution.definition, execution)
-                self._brief.took(execution.attempt.step, time.perf_counter() - began)
-                execution.settle(outcome)
+                execution.settle(await self.runner.arun(execution.definition, execution))
             execution.task = None  # else the two would keep each other in memory
 
     def _on_thread(self, execution: Execution) -> None:
         if execution.begin():
-            began = time.perf_counter()
-            outcome = contextvars.Context().run(self.runner.run, execution.definition, execution)
-            self._brief.took(execution.attempt.step, time.perf_counter() - began)
-            execution.settle(outcome)
+            execution.settle(contextvars.Context().run(self.runner.run, execution.definition, execution))
 
     def _in_process(self, group: list[Execution]) -> None:
         if len(group) > 1:

@@ -1,5 +1,4 @@
-"""The event loop that async steps share. It has a thread of its own, unless whoever waits for outcomes lends its thread
-meanwhile, which saves two switches of threads a step.
+"""The event loop that async steps share, on a thread of its own.
 
 A step that blocks it (computes, sleeps, calls what waits without `await`) holds up all others, and can't be interrupted:
 a thread can't be killed. So that is told, and if it lasts, or if its time is over, the loop is left to it: what has not
@@ -12,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -19,8 +19,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 from holdfast.core.context import current_step
+from holdfast.core.source_lines import line_of_thread, package_of
 from holdfast.executors.alarms import Alarms
-from holdfast.executors.loop_thread import OFTEN, LoopThread
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt
 
@@ -60,8 +60,6 @@ class Loops:
         self._left: list[StepLoop] = []
         self._count = 0
         self._lock = threading.Lock()
-        self._lender = 0  # the thread that is lent from time to time; none while loops have threads of their own
-        self.keeps: Callable[[], bool] = lambda: False  # whether a thread that is lent need not come back
 
     def submit(self, jobs: Iterable[Any]) -> None:
         """One wake-up for all of them: each costs a switch of threads."""
@@ -69,64 +67,9 @@ class Loops:
         # Read after they are there: who replaces the current loop wakes the fresh one after that.
         (self._current or self._start()).wake()
 
-    # -- a thread that is lent
-
-    def borrow(self, within: float, keeps: Callable[[], bool]) -> bool:
-        """From now on this thread is lent whenever it waits; False if the current loop can't leave its own thread soon."""
-        loop = self._current
-        if loop is not None and (self.is_busy() or not loop.thread.come_back(within)):
-            return False
-        self._lender, self.keeps = threading.get_ident(), keeps
-        return True
-
-    def lend(self, seconds: float) -> bool:
-        """Run the current loop on this thread until `recall`, or until so many seconds have passed; False if there is
-        none. What is under way then keeps the thread: a library may know its code by it."""
-        loop = self._current
-        if loop is None or not self.is_lent_to():
-            return False
-        if not loop.thread.run_for(seconds, loop.drain):  # another thread runs it
-            self.release()
-            return False
-        return True
-
-    def has_time(self) -> bool:
-        """Whether the current loop has had its turn on a thread just now, and needs none at once."""
-        loop = self._current
-        return loop is None or (not self.is_busy() and time.monotonic() - loop.thread.looked_at < OFTEN)
-
-    def is_lent_to(self) -> bool:
-        return self._lender == threading.get_ident()
-
-    def has_lender(self) -> bool:
-        return self._lender != 0
-
-    def recall(self) -> None:
-        """The thread that is lent is wanted back."""
-        loop = self._current
-        if loop is not None:
-            loop.thread.stop()
-
-    def release(self) -> None:
-        """The lender has other things to do, or is stuck: loops have threads of their own."""
-        self._lender = 0
-        for loop in self._all():
-            loop.go_apart()
-
-    def is_busy(self) -> bool:
-        """Whether anything is under way on the current loop, or will be."""
-        loop = self._current
-        return loop is not None and bool(loop.tasks or self.arrived)
-
-    def has_current_task(self) -> bool:
-        """Whether code runs on a loop at this moment."""
-        return any(loop.has_current_task() for loop in self._all())
-
     def _start(self) -> StepLoop:
         with self._lock:
             if self._current is None:
-                if not self.is_lent_to():
-                    self._lender = 0
                 self._current = self._fresh()
             return self._current
 
@@ -139,11 +82,9 @@ class Loops:
         with self._lock:
             if self._current is not blocked:
                 return
-            self._lender = 0  # it may be what is blocked
             self._current = fresh = self._fresh()
             blocked.is_left = True
             self._left.append(blocked)
-        blocked.thread.run_apart()
         # One that begins on both loops at once begins on one of them: that is decided when it begins.
         self.arrived.extendleft(reversed(moved))
         fresh.wake()
@@ -156,7 +97,6 @@ class Loops:
 
     def stop(self) -> None:
         """Interrupt what still executes, and give it a moment to end. A loop that doesn't answer is left behind."""
-        self.release()
         answers = [(loop, loop.ask()) for loop in self._all()]
         deadline = time.monotonic() + LOOK
         for loop, answered in answers:
@@ -165,7 +105,7 @@ class Loops:
         ends = [(loop, loop.cancel_all()) for loop, _ in answers if not loop.is_given_up]
         deadline = time.monotonic() + MOMENT
         for loop, ended in ends:
-            if not ended.wait(max(0.0, deadline - time.monotonic())) and not loop.thread.is_closing:
+            if not ended.wait(max(0.0, deadline - time.monotonic())) and not loop.is_closing:
                 loop.give_up()  # one of them blocks it while it cleans up
 
     def _all(self) -> list[StepLoop]:
@@ -180,7 +120,7 @@ class Loops:
 
 
 class StepLoop:
-    """One loop, and what is on it."""
+    """One loop on one thread."""
 
     def __init__(self, loops: Loops, name: str) -> None:
         self._loops = loops
@@ -189,40 +129,44 @@ class StepLoop:
         self.under_way: set[Any] = set()  # jobs that take a place
         self.tasks: dict[asyncio.Task[None], Any] = {}  # those, and some whose outcome has been decided without them
         self.due = 0.0
-        self.thread = LoopThread(name, self._is_used, lambda: loops.keeps())
-        self._loop = self.thread.loop
-        self._draining = False
+        self._loop = asyncio.new_event_loop()
+        self._draining = self.is_closing = False
         self._has_answered, self._is_watched = True, False
         self._is_told = self._is_interrupted = False
         self._asked_at = self._blocked_since = 0.0
         self._blocker: asyncio.Task[Any] | None = None
         loops.surroundings.loops.add(self._loop)
-        if not loops.is_lent_to():
-            self.thread.run_apart()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
-    def _is_used(self) -> bool:
-        """Whether steps are on it, or tasks that they have left behind."""
-        return not asyncio.all_tasks(self._loop) <= self._loops.surroundings.tasks()
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        keep_running(self._loop, lambda: self.is_closing)
+        try:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        except BaseException as error:
+            _tell(error)
+        finally:
+            self._loop.close()
 
     # -- jobs
 
     def wake(self) -> None:
         if not self._draining:
             self._draining = True
-            if not self._loops.is_lent_to():  # else it drains as soon as this thread waits, or goes apart
-                self.thread.call(self.drain)
+            self.call(self._drain)
         if not self._is_watched:
             self._is_watched = True
             self._ask(time.monotonic())
 
-    def go_apart(self) -> None:
-        """Have a thread of its own."""
-        self.thread.run_apart()
-        if self._draining:  # the thread that was to do it is not lent any more
-            self.thread.call(self.drain)
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # it is closed
+            if not self.is_closing:
+                raise
 
-    def drain(self) -> None:
-        """Begin what has arrived, on the thread that runs it."""
+    def _drain(self) -> None:
         self._draining = False
         arrived, limit = self._loops.arrived, self._loops.limit
         while arrived and not self.is_left and len(self.under_way) < limit:
@@ -245,13 +189,13 @@ class StepLoop:
             self.under_way.discard(job)
             self.tasks.pop(task, None)
             if self._loops.arrived:
-                self.drain()
+                self._drain()
             if self.is_left or self.is_given_up:
                 self._end_if_empty()
 
     def interrupt(self, task: asyncio.Task[Any] | None) -> None:
         """Cancel a task whose outcome is decided. If the loop doesn't notice, the others need another."""
-        self.thread.call(self._interrupt, task)
+        self.call(self._interrupt, task)
         self._is_interrupted = True
         now = time.monotonic()
         if self._has_answered:
@@ -264,7 +208,7 @@ class StepLoop:
         if task is not None:
             task.cancel()
         if self._loops.arrived:  # it has left its place to another one
-            self.drain()
+            self._drain()
 
     # -- whether it is blocked
 
@@ -273,7 +217,7 @@ class StepLoop:
         self._asked_at = self._blocked_since = now
         self._blocker = None
         self.due = now + ANSWERS_WITHIN
-        self.thread.call(self._answer)
+        self.call(self._answer)
         self._loops.alarms.watch(self)
 
     def _answer(self) -> None:
@@ -281,8 +225,6 @@ class StepLoop:
         self._is_told = self._is_interrupted = False
 
     def ring(self, now: float) -> None:
-        if not self._loops.has_lender():
-            self.thread.run_apart()  # there may have been no thread to be had
         if self._has_answered and not self.under_way and not (self._loops.arrived and not self.is_left):
             self._is_watched = False
             self._loops.alarms.forget(self)
@@ -298,13 +240,13 @@ class StepLoop:
     def _look(self, now: float) -> None:
         """It has not answered yet. Many short pieces of work keep a loop busy too: it is blocked if this is one."""
         current = asyncio.current_task(self._loop)
-        if current is not self._blocker or (current is None and self.thread.is_idle()):
+        if current is not self._blocker or (current is None and self._is_idle()):
             self._blocker, self._blocked_since = current, now
         if now - self._blocked_since >= (INTERRUPTED_BLOCK if self._is_interrupted else LONGEST_BLOCK):
             logger.error(
                 "%s blocks the event loop at %s: the other async steps of this worker go on without it, on a fresh loop with "
                 "resources of its own, and thread %r is left to it; await something there, or make it a plain `def`",
-                self._who(current), self.thread.line(), self.thread.name,
+                self._who(current), line_of_thread(self._thread.ident), self._thread.name,
             )  # fmt: skip
             self._loops.alarms.forget(self)
             self._loops.replace(self, [job for job in list(self.under_way) if job.is_waiting()])
@@ -314,12 +256,14 @@ class StepLoop:
             logger.warning(
                 "%s holds up all others of this worker, for %g s or longer, at %s: await something there, or make "
                 "it a plain `def`, which gets a thread of its own",
-                self._who(current), ANSWERS_WITHIN, self.thread.line(),
+                self._who(current), ANSWERS_WITHIN, line_of_thread(self._thread.ident),
             )  # fmt: skip
         self.due = now + LOOK
 
-    def has_current_task(self) -> bool:
-        return asyncio.current_task(self._loop) is not None
+    def _is_idle(self) -> bool:
+        """Whether its thread executes no code of a step: then it is the machine that keeps it from answering."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return frame is not None and package_of(frame) in ("asyncio", "selectors")
 
     def _who(self, task: asyncio.Task[Any] | None) -> str:
         """The step that a task belongs to, in words."""
@@ -331,19 +275,20 @@ class StepLoop:
     # -- its end
 
     def _end_if_empty(self) -> None:
-        if not self.tasks and not self.thread.is_closing:
+        if not self.tasks and not self.is_closing:
             self.tasks[self._loop.create_task(self._end(), context=contextvars.Context())] = None
 
     async def _end(self) -> None:
         """The last of what was left on it has ended."""
         await self._loops.surroundings.leave(self._loop)
         self._loops.ended(self)
-        self.thread.end()
+        self.is_closing = True
+        self._loop.stop()
 
     def cancel_all(self) -> threading.Event:
         """Set when all on it have ended, or have had the time to; or when the loop itself has ended."""
         ended = threading.Event()
-        self.thread.call(self._cancel_all, ended)
+        self.call(self._cancel_all, ended)
         return ended
 
     def _cancel_all(self, ended: threading.Event) -> None:
@@ -366,7 +311,7 @@ class StepLoop:
     def ask(self) -> threading.Event:
         """Set as soon as it does anything."""
         answered = threading.Event()
-        self.thread.call(answered.set)
+        self.call(answered.set)
         return answered
 
     def give_up(self) -> None:
@@ -379,7 +324,7 @@ class StepLoop:
                 life.task._log_destroy_pending = False  # type: ignore[attr-defined]  # that is told here
         logger.error(
             "%s still blocks thread %r at %s; the worker ends without it%s",
-            self._who(asyncio.current_task(self._loop)), self.thread.name, self.thread.line(),
+            self._who(asyncio.current_task(self._loop)), self._thread.name, line_of_thread(self._thread.ident),
             f", and resources on its loop are not closed: {', '.join(names)}" if names else "",
         )  # fmt: skip
 
@@ -391,8 +336,22 @@ class StepLoop:
         names = sorted(
             {f"{job.attempt.step!r} of run {job.attempt.run_id}" for job in list(self.tasks.values()) if job}
         )
-        self.thread.call(self._end_if_empty)
+        self.call(self._end_if_empty)
         if names:
             logger.error("async steps go on although they were cancelled, and are left behind: %s", ", ".join(names))
         else:
-            self.thread.has_left(5)
+            self._thread.join(5)
+
+
+def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
+    """Run a loop that the code of users can't end: asyncio lets SystemExit and KeyboardInterrupt of any task through,
+    and anybody may call `loop.stop`."""
+    while not is_over():
+        try:
+            loop.run_forever()
+        except BaseException as error:
+            _tell(error)
+
+
+def _tell(error: BaseException) -> None:
+    logger.error("code on the event loop of async steps raised %s, which ends no worker", type(error).__name__)

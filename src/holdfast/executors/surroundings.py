@@ -101,10 +101,6 @@ class Surroundings:
 
     # -- resources
 
-    def tasks(self) -> set[asyncio.Task[None]]:
-        """Those in which async resources live."""
-        return {life.task for life in list(self._lives.values()) if life.task is not None}
-
     def take(self, resources: Mapping[str, Resource[Any]]) -> dict[str, Any]:
         """Their values, by parameter; opened if they aren't yet. No async ones: their definition refuses that."""
         return {parameter: self._value(resource) for parameter, resource in resources.items()}

@@ -35,7 +35,7 @@ from holdfast.ports.domain_events import (
     Subscription,
     Unsubscription,
 )
-from holdfast.ports.executor import Attempt, Borrower, Executor, Outcome
+from holdfast.ports.executor import Attempt, Executor, Outcome
 from holdfast.ports.limits import Ask, LimitQuery, LimitRow, LimitStore, LimitUse, Line, LineUse, Place, Served, SlotRow
 from holdfast.ports.messages import InboxRow, Message, MessageStore, Posted
 from holdfast.ports.notifier import FOR_ALL, FOR_EXECUTORS, Notifier, OnRing, OnTold, Topic, Watch
@@ -73,7 +73,6 @@ __all__ = [
     "AttemptRow",
     "AttemptStore",
     "Backlog",
-    "Borrower",
     "Carrier",
     "Change",
     "Claimed",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -98,37 +98,3 @@ class Executor(Protocol):
     def close(self) -> None:
         """After `stop`: close what the steps have shared. The code of users decides how long that takes, so by now
         nobody depends on this worker any more."""
-
-
-@runtime_checkable
-class Borrower(Protocol):
-    """An executor that can use the thread of whoever waits for its outcomes, while that waits: no other thread has to be
-    woken for a step, nor for its outcome."""
-
-    def offer(self, is_open: Callable[[int], bool]) -> None:
-        """`is_open` is asked on a thread that submits brief steps, with the number of those under way: whether it will be
-        lent while they execute."""
-
-    def borrow(self, within: float, keeps: Callable[[], bool]) -> bool:
-        """The calling thread will be lent whenever it waits, until `release`. False if that is not possible within so many
-        seconds: then nothing has changed. `keeps` is called on the thread if it won't come back, as something that needs
-        it is under way."""
-
-    def lend(self, seconds: float) -> bool:
-        """Use the calling thread for so long, or until `recall`. Comes back early at any time; at once and with False if
-        there is nothing to wait for on it. Comes back late if a step blocks, or if the thread is kept."""
-
-    def recall(self) -> None:
-        """The thread that is lent is wanted back. From any thread, also the one that is lent."""
-
-    def is_busy(self) -> bool:
-        """Whether anything waits for the thread, or is under way on it."""
-
-    def holds_thread(self) -> bool:
-        """Whether code of a step runs on it at this moment."""
-
-    def borrows(self) -> bool:
-        """Whether a thread is lent from time to time."""
-
-    def release(self) -> None:
-        """Go on without the thread, which may be stuck in a step. From any thread."""
