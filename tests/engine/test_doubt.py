@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from waiting import wait_until
 
-from holdfast import App, WorkerLostError, hook, this_step
+from holdfast import App, WorkerLostError, hook, this_step, wf
 from holdfast.engine import backoff
 from holdfast.engine.host import Host
 from holdfast.engine.settings import Settings
@@ -30,9 +30,9 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
 
 @contextmanager
 def engine(
-    app: App, prepare: Callable[[Any], None] = lambda store: None, started_after: float = 60.0
+    app: App, prepare: Callable[[Any], None] = lambda store: None, started_after: float = 60.0, concurrency: int = 16
 ) -> Iterator[Host]:
-    host = app.make_engine(settings=Settings(sweep=0.1, started_after=started_after))
+    host = app.make_engine(concurrency=concurrency, settings=Settings(sweep=0.1, started_after=started_after))
     prepare(host.store)
     host.start()
     thread = threading.Thread(target=host.run)
@@ -121,6 +121,90 @@ def test_a_step_at_most_once_whose_announcement_was_recorded_without_an_answer_i
     with engine(app, prepare):
         assert flow.start().result(timeout=20) == "done"
     assert begun == [1]
+
+
+def loses_the_answer_to_data(store: Any) -> list[str]:
+    """The first commit that publishes data happens, and nobody is told."""
+    lost: list[str] = []
+    commit = store.commit
+
+    def lose(worker: str, changes: Sequence[Change], *rest: Any) -> Any:
+        committed = commit(worker, changes, *rest)
+        if not lost and has(changes, "DataSet"):
+            lost.append(worker)
+            raise StoreUnavailableError("the answer is lost")
+        return committed
+
+    store.commit = lose
+    return lost
+
+
+def test_a_step_at_most_once_that_waits_for_a_thread_has_not_begun_though_its_run_was_read_again(app: App) -> None:
+    begun: list[int] = []
+    is_held, gate = threading.Event(), threading.Event()
+
+    @app.step(timeout=None)
+    def hog() -> None:
+        is_held.set()
+        gate.wait(20)
+
+    @app.step(at_most_once=True)
+    def once() -> str:
+        begun.append(1)
+        return "done"
+
+    @app.workflow
+    async def flow() -> str:
+        hogging, waiting = hog.submit(), once.submit()
+        await hook("go on")
+        wf.set_data("k", 1)
+        await hogging
+        return await waiting
+
+    with engine(app, concurrency=1) as first:
+        run = flow.start()
+        assert is_held.wait(20)
+        wait_until(lambda: "StepStarted" in [event.kind for event in run.history()], 20)
+        lost = loses_the_answer_to_data(first.store)
+        run.send("go on")
+        wait_until(lambda: bool(lost) and not any(live.broken for live in list(first.engine.runs.values())), 20)
+    gate.set()
+    with engine(app):
+        assert run.result(timeout=20) == "done"
+    assert begun == [1]
+
+
+def test_a_checkpoint_is_there_for_the_next_attempt_and_gone_at_the_end_though_the_run_was_read_again(app: App) -> None:
+    is_kept, gate = threading.Event(), threading.Event()
+    seen: list[object] = []
+
+    @app.step(max_retries=1, retry_delay=0)
+    def works() -> None:
+        seen.append(this_step.last_checkpoint)
+        if len(seen) == 1:
+            this_step.checkpoint("half-way")
+            is_kept.set()
+            gate.wait(20)
+            raise OSError("again")
+
+    @app.workflow
+    async def flow() -> None:
+        working = works.submit()
+        await hook("go on")
+        wf.set_data("k", 1)
+        await working
+
+    with engine(app) as host:
+        run = flow.start()
+        assert is_kept.wait(20)
+        wait_until(lambda: bool(host.store.attributes(run.id, "checkpoint")), 20)
+        lost = loses_the_answer_to_data(host.store)
+        run.send("go on")
+        wait_until(lambda: bool(lost) and not any(live.broken for live in list(host.engine.runs.values())), 20)
+        gate.set()
+        run.result(timeout=20)
+        assert seen == [None, "half-way"]
+        assert host.store.attributes(run.id, "checkpoint") == {}
 
 
 def test_the_failure_of_a_lost_step_comes_after_the_steps_that_it_makes_unwanted(app: App) -> None:

@@ -403,6 +403,11 @@ class StepBook:
         self.suspicion.not_handed_over = before.suspicion.not_handed_over | set(before.to_schedule)
         if was_committed:
             self.to_cancel = before.to_cancel
-            return
-        again = [outcome.attempt for outcome in before.unconfirmed] + before.to_cancel
-        self.inflight |= {attempt.cmd: attempt for attempt in again}
+        else:
+            again = [outcome.attempt for outcome in before.unconfirmed] + before.to_cancel
+            self.inflight |= {attempt.cmd: attempt for attempt in again}
+        announced = before.suspicion.announced_here
+        self.suspicion.announced_here = {cmd: step for cmd, step in announced.items() if cmd in self.inflight}
+        self.reports.checkpoints = before.reports.checkpoints
+        for cmd in self.inflight:  # what they have said may be committed, or not
+            self.reports.are_in_store(cmd)
