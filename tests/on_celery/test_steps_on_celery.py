@@ -50,6 +50,7 @@ def test_an_engine_that_has_ended_is_started_again(shop: Shop) -> None:
     def engines() -> set[int]:
         return {worker.pid for worker in shop.app.store.workers() if worker.kind == "engine"}
 
+    shop.wait_until(lambda: bool(engines()))
     (before,) = engines()
     os.kill(before, signal.SIGKILL)
     shop.wait_until(lambda: bool(engines() - {before}), 60)
