@@ -205,8 +205,10 @@ class EventDelivery:
                 spec = msgspec.json.decode(listener.spec, type=Spec)
             except msgspec.DecodeError as error:
                 logger.error(
-                    "subscription %d to event %r is damaged, and gets none: %s", listener.no, event.name, error
-                )
+                    "subscription %d to event %r is damaged, and gets none: start a worker whose code declares it, or restart "
+                    "the run that waits: %s",
+                    listener.no, event.name, error,
+                )  # fmt: skip
                 continue
             if not any(matches(where, payload) for where in spec.where):
                 continue
