@@ -124,6 +124,35 @@ def test_a_step_at_most_once_whose_announcement_was_recorded_without_an_answer_i
     assert begun == [1]
 
 
+def test_a_probe_that_was_announced_twice_counts_as_one_worker(app: App) -> None:
+    """The run was there when others took three workers down. That its own worker lives and had no answer is no fourth."""
+
+    @app.workflow
+    def flow() -> str:
+        return "done"
+
+    lost: list[str] = []
+
+    def prepare(store: Any) -> None:
+        commit = store.commit
+
+        def lose(worker: str, changes: Sequence[Change], *rest: Any) -> Any:
+            committed = commit(worker, changes, *rest)
+            if len(lost) < 3 and has(changes, "RunProbed"):
+                lost.append(worker)
+                raise StoreUnavailableError("the answer is lost")
+            return committed
+
+        store.commit = lose
+
+    run = flow.start()
+    with app.store.database.write("test") as db:  # type: ignore[attr-defined]
+        db.execute("UPDATE runs SET losses = 3")
+    with engine(app, prepare):
+        assert run.result(timeout=20) == "done"
+    assert len(lost) == 3
+
+
 def loses_the_answer_to_data(store: Any) -> list[str]:
     """The first commit that publishes data happens, and nobody is told."""
     lost: list[str] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from enum import Enum
 from typing import Any
 
@@ -111,9 +110,13 @@ class Opening:
     def _weigh_probes(self) -> None:
         """Whether its code has taken down enough workers; then it is not activated again."""
         row = self._state.row
-        announced = itertools.takewhile(lambda event: isinstance(event, ev.RunProbed), reversed(self._state.history))
+        announced = set()  # a worker that had no answer to its commit has announced twice
+        for event in reversed(self._state.history):
+            if not isinstance(event, ev.RunProbed):
+                break
+            announced.add(event.worker)
         # The first loss of a row came unannounced, and a worker that stops in peace counts none.
-        self.blame = min(sum(1 for _ in announced), row.losses - 1)
+        self.blame = min(len(announced), row.losses - 1)
         if self.blame >= MAX_PROBES:
             raise WorkerLostError(
                 f"the code of workflow {row.workflow!r} took its worker down {row.losses} times, each time before "
