@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 
@@ -20,6 +21,10 @@ _numbers = itertools.count(1)
 # Tests start hundreds of processes. Where no bytecode may be written, each would compile all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A shell hands on to what it starts in the background that this one is ignored; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # The same examples each time, however slow the machine is. Others: HOLDFAST_EXAMPLES=1000.

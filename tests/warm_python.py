@@ -158,6 +158,7 @@ def _serve(asked: socket.socket) -> dict[str, Any]:
     asked.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup hands on that it is ignored
     told, stdout, stderr = files
     child = os.fork()
     if child:  # this one only waits, and tells of the end
