@@ -41,6 +41,13 @@ class Comparison:
         self.unrecorded: list[Ask] = []
         self.divergence: NondeterminismError | None = None
 
+    def begin(self) -> None:
+        """Another event is delivered."""
+        if self.places:
+            self.places.clear()
+        if self.unrecorded:
+            self.unrecorded = []
+
     def match(self, kind: str, name: str, args: Raw, key: str = "") -> Match[Asked]:
         """Match a command that is recorded at once. On replay it has to be there."""
         loop = self._journal.loop

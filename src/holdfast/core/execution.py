@@ -6,6 +6,7 @@ the next. Nothing here reads a clock or the disk; time is the time of the event 
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -26,10 +27,11 @@ from holdfast.core.divergence import code_side, renamed
 from holdfast.core.greenlets import Greenlets
 from holdfast.core.hooks import Hooks
 from holdfast.core.journal import Journal
-from holdfast.core.loop import WorkflowLoop
+from holdfast.core.loop import Future, WorkflowLoop
 from holdfast.core.matching import Ask, Ledger, describe, words_of
 from holdfast.core.matching import Recorded as RecordedCommand
 from holdfast.core.outputs import Outputs
+from holdfast.core.past import Past
 from holdfast.core.pending import FLAGS, PendingChild, PendingHook, Program
 from holdfast.core.requests import Requests
 from holdfast.core.reuse import EarlierOutcomes, Reuse
@@ -67,6 +69,7 @@ class Execution:
         self.requests = Requests(journal, comparison)
         self.outputs = Outputs(journal, comparison, codec)
         self.values = Values(journal, comparison)
+        self._past: Past | None = None  # while it is replayed
         self.ended: ev.Event | None = None
         self.blocked_by = ""
         self.on_background_error: Callable[[dict[str, Any]], None] = _nothing
@@ -85,12 +88,14 @@ class Execution:
         journal.passed = last.seq if passed is None else passed
         self._prepare(first, history[base:start], current)
         journal.last_seq, journal.recorded_until = last.seq, last.ts
-        for event in current:
+        self._past = past = Past(current)
+        while (event := past.next()) is not None:
             if event.delivered:
                 self._deliver(event)
                 yield
             else:
                 self._note(event)
+        self._past = None
         for left in self.comparison.ledger.keys_left_over():
             self._left_over(left, [])
 
@@ -249,16 +254,14 @@ class Execution:
             now = self.time.of(event)
             if isinstance(event, ev.Beginning):
                 self._begin(event)
-        loop, comparison, cause = self.loop, self.comparison, event.seq
-        loop.begin(cause, now)
-        if comparison.places:
-            comparison.places.clear()
-        if comparison.unrecorded:
-            comparison.unrecorded = []
+        loop, comparison = self.loop, self.comparison
+        loop.begin(event.seq, now)
+        comparison.begin()
         self._hand_over(event)
         loop.run_dry()
         if comparison.divergence is not None:
             raise comparison.divergence
+        cause = loop.cause  # of which there may have been several: see `_recall`
         is_new = comparison.ledger.is_new(cause)
         if self.steps.asked:
             self.steps.settle(cause, is_new)
@@ -269,6 +272,37 @@ class Execution:
                 self._left_over(left, comparison.unrecorded)
         if self.blocked_by:
             raise WorkflowBlocked(self.blocked_by)
+
+    def call_step(self, name: str, args: Raw) -> Future[Any]:
+        """Ask for a step that the code waits for at once; the future may have its result."""
+        found = self._recall(name, args, self._past) if self._past is not None else None
+        return found or self.steps.ask(name, args)
+
+    def _recall(self, name: str, args: Raw, past: Past) -> Future[Any] | None:
+        """A short way on replay: if the code that calls is all that can go on, its step all that it asks for, and the result
+        what is recorded next, then it goes on as if it had waited for that and nothing else had been there to do."""
+        loop, ledger = self.loop, self.comparison.ledger
+        if loop.ready or self.steps.asked or self.reuse.earlier is not None or self.blocked_by or loop.closed:
+            return None
+        cmd = ledger.sole_step(loop.cause, name, args)
+        event = past.see_result(cmd) if cmd else None
+        task = asyncio.current_task(loop)
+        if event is None or task is None or task._must_cancel:  # type: ignore[attr-defined]
+            return None
+        try:
+            result = self._result("s", event, raw=False)
+        except DecodeError:  # which is told when it is delivered
+            return None
+        future: Future[Any] = Future(loop)
+        future.cmd = cmd
+        future.set_result(result)
+        ledger.forget(loop.cause)
+        past.pass_by()
+        loop.begin(event.seq, event.ts + self.time.ahead)
+        self.comparison.begin()
+        if event.data:
+            self.journal.data = {**self.journal.data, **event.data}
+        return future
 
     def _begin(self, event: ev.Beginning) -> None:
         """Call the workflow's function, for this attempt."""

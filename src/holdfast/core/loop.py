@@ -95,7 +95,7 @@ def _ignore(context: dict[str, Any]) -> None:
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
-    """Runs ready callbacks in order, and nothing else: no threads, no sockets, no clock."""
+    """Runs what is `ready` in order, and nothing else: no threads, no sockets, no clock."""
 
     def __init__(self, greenlets: Greenlets) -> None:
         self.greenlets = greenlets
@@ -110,7 +110,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._refusals = 0
         self._generators: weakref.WeakSet[Any] | None = None
         self._forgotten: list[Any] = []
-        self._ready: collections.deque[asyncio.Handle] = collections.deque()
+        self.ready: collections.deque[asyncio.Handle] = collections.deque()
         self._number = 0
 
     # -- what the execution drives
@@ -128,7 +128,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def run_dry(self) -> None:
         """Run until nothing is ready."""
-        ready = self._ready
+        ready = self.ready
         if not ready:
             return
         outer, hooks = _get_running_loop(), sys.get_asyncgen_hooks()
@@ -177,7 +177,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         del self.timers.by_id[timer.id]
         if timer.sleep:
             timer.sleeper.on_cancel = None  # which is the timer's own
-        self._ready.append(timer)
+        self.ready.append(timer)
 
     def refuse_if_closed(self) -> None:
         if self.closed:
@@ -197,7 +197,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             self._unwind()
         self.timers.clear()
         self._forgotten.clear()
-        self._ready.clear()
+        self.ready.clear()
         self.tasks.clear()
         self.execution = None
         self.on_error = _ignore
@@ -225,7 +225,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """What is not waited for any more: futures and their callbacks hold each other."""
         for future in futures:
             asyncio.Future.cancel(future)
-        self._ready.clear()
+        self.ready.clear()
 
     def _evict_generator(self, generator: Any) -> None:
         async def leave() -> None:
@@ -247,7 +247,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
+        self.ready.append(handle)
         return handle
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec import Raw
@@ -109,6 +109,9 @@ class Ledger:
     """The recorded commands of the attempt that is replayed, by cause. Matching removes from it."""
 
     def __init__(self, history: Iterable[Event]) -> None:
+        self._sole: dict[
+            int, Commanded
+        ] = {}  # of causes with one command, as most are: made into the others when needed
         self._open: dict[int, dict[str, Recorded]] = {}
         self._keyed: dict[str, Recorded] = {}
         seen: set[str] = set()
@@ -116,43 +119,44 @@ class Ledger:
             kind = KINDS.get(type(event))
             if kind is None:
                 continue
-            assert isinstance(event, Commanded)
-            cmd = event.cmd
-            if kind == "r":  # an outcome that was reused; other commands than steps have been recorded before
-                kind = "s" if _STEP.match(cmd) else None
-            if kind is None:
+            command = cast("Commanded", event)
+            cmd, cause = command.cmd, command.cause
+            if kind == "r" and not _STEP.match(
+                cmd
+            ):  # an outcome that was reused; others than steps were recorded before
                 continue
             if cmd in seen:
                 if kind == "c":  # a child that a fork had yet to start
-                    known = self._keyed.get(cmd) or self._open[event.cause][cmd]
-                    known.event = event
+                    known = self._keyed.get(cmd) or self.open(cause)[cmd]
+                    known.event = command
                 continue
             seen.add(cmd)
-            recorded = Recorded(cmd, kind, event.name, event.args, event.cause, event)
-            of_cause = self._open.get(event.cause)
-            if of_cause is None:
-                of_cause = self._open[event.cause] = {}
-            (self._keyed if is_keyed(cmd) else of_cause)[cmd] = recorded
+            if is_keyed(cmd):
+                self._open.setdefault(cause, {})
+                self._keyed[cmd] = _recorded(command)
+            elif cause in self._sole or cause in self._open:
+                self.open(cause)[cmd] = _recorded(command)
+            else:
+                self._sole[cause] = command
 
     def is_new(self, cause: int) -> bool:
         """Whether there is nothing to match what `cause` leads to with."""
-        return cause not in self._open and not self._keyed
+        return not self.knows(cause) and not self._keyed
 
     def knows(self, cause: int) -> bool:
         """Whether anything was recorded under `cause`, which is being delivered."""
-        return cause in self._open
+        return cause in self._sole or cause in self._open
 
-    def take_same(self, cause: int, step: Ask) -> str:
-        """The id of the first step of `cause`, if it is just the one that is asked for, which has no key; else empty."""
-        known = self._open.get(cause)
-        if known is None or step.key:
-            return ""
-        cmd = f"{cause}s0"
-        recorded = known.get(cmd)
-        if recorded is None or recorded.name != step.name or recorded.args != step.args:
-            return ""
-        del known[cmd]
-        return cmd
+    def sole_step(self, cause: int, name: str, args: Raw) -> str:
+        """The id of the only command of `cause`, if it is such a step without a key; else empty."""
+        command = self._sole.get(cause)
+        if command is None:
+            known = self._open.get(cause, _NOTHING)
+            if len(known) != 1:
+                return ""
+            command = next(iter(known.values())).event
+        is_it = command.name == name and command.args == args and command.cmd == f"{cause}s0"
+        return command.cmd if is_it else ""
 
     def keyed(self, cmd: str) -> Recorded | None:
         return self._keyed.pop(cmd, None)
@@ -163,15 +167,30 @@ class Ledger:
 
     def open(self, cause: int) -> dict[str, Recorded]:
         """What is recorded under `cause` and was not asked for so far, of all kinds."""
+        sole = self._sole.pop(cause, None)
+        if sole is not None:
+            self._open[cause] = {sole.cmd: _recorded(sole)}
         return self._open.get(cause, _NOTHING)
 
     def recorded_under(self, cause: int) -> list[Recorded]:
         """What is recorded under `cause` and was not asked for so far."""
-        return list(self._open.get(cause, _NOTHING).values())
+        return list(self.open(cause).values())
 
     def left_over(self, cause: int) -> Iterable[Recorded]:
         """What is recorded under `cause` and was not asked for; nothing will be matched with it any more."""
-        return self._open.pop(cause, _NOTHING).values()
+        left = self.open(cause).values()
+        self._open.pop(cause, None)
+        return left
+
+    def forget(self, cause: int) -> None:
+        """The only command of `cause` was asked for; nothing will be matched with it any more."""
+        if self._sole.pop(cause, None) is None:
+            del self._open[cause]
+
+
+def _recorded(event: Commanded) -> Recorded:
+    kind = KINDS[type(event)]
+    return Recorded(event.cmd, "s" if kind == "r" else kind, event.name, event.args, event.cause, event)
 
 
 _NOTHING: dict[str, Recorded] = {}

@@ -14,21 +14,22 @@ _OURS = ("holdfast.", "asyncio.")
 
 
 class SourceLine(NamedTuple):
-    """A line of code, to be put into words only when it is needed."""
+    """A place in code, to be put into words only when it is needed."""
 
     code: CodeType
-    line: int
+    instruction: int
 
     def __str__(self) -> str:
-        return f"{self.code.co_filename}:{self.line} in {self.code.co_name}"
+        lines = (line for start, end, line in self.code.co_lines() if start <= self.instruction < end)
+        return _in_words(self.code, next(lines, None) or self.code.co_firstlineno)
 
 
 def source_line() -> SourceLine | None:
-    """The nearest line of code that is not Holdfast's or asyncio's, if any calls."""
-    frame: FrameType | None = sys._getframe(1)
+    """The nearest line of code that is not Holdfast's or asyncio's, if any calls whoever calls this."""
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frame = frame.f_back
-    return None if frame is None else SourceLine(frame.f_code, frame.f_lineno)
+    return None if frame is None else SourceLine(frame.f_code, frame.f_lasti)
 
 
 def code_line() -> str:
@@ -52,7 +53,7 @@ def task_lines(task: Task[Any], users_own: bool = False) -> list[str]:
 def lines_of_error(error: BaseException) -> list[str]:
     """The lines of users that an exception came through, outermost first."""
     frames = traceback.walk_tb(error.__traceback__)
-    return [str(SourceLine(frame.f_code, number)) for frame, number in frames if not _is_ours(frame)]
+    return [_in_words(frame.f_code, number) for frame, number in frames if not _is_ours(frame)]
 
 
 def _is_ours(frame: FrameType, modules: tuple[str, ...] = _OURS) -> bool:
@@ -61,7 +62,7 @@ def _is_ours(frame: FrameType, modules: tuple[str, ...] = _OURS) -> bool:
 
 
 def _line(frame: FrameType) -> str:
-    return str(SourceLine(frame.f_code, frame.f_lineno))
+    return _in_words(frame.f_code, frame.f_lineno)
 
 
 # -- code that is under way
@@ -102,3 +103,7 @@ def line_of_thread(thread: int | None, libraries: Collection[str] = ()) -> str:
 def _is_installed(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     return "/site-packages/" in file or "/dist-packages/" in file or package_of(frame) in sys.stdlib_module_names
+
+
+def _in_words(code: CodeType, line: int) -> str:
+    return f"{code.co_filename}:{line} in {code.co_name}"

@@ -73,12 +73,6 @@ class Steps:
                     place += not step.key
             return
         comparison = self._comparison
-        if len(asked) == 1:
-            step, future = asked[0]
-            found_at = comparison.ledger.take_same(cause, step) if not future.cancelled() else ""
-            if found_at:  # as mostly
-                self._schedule(step, future, found_at, cause)
-                return
         asked = [each for each in asked if not each[1].cancelled()]
         matches = match_all(comparison.ledger, cause, "s", [step for step, _ in asked])
         for found, (step, future) in zip(matches, asked, strict=True):
