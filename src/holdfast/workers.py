@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -88,14 +89,16 @@ class Workers:
     @contextlib.contextmanager
     def running(self, host: Host, grace: float) -> Iterator[Host]:
         """On a thread of its own, until the block ends."""
+        process = os.getpid()
         host.start()
         host.launch()
         try:
             yield host
         finally:
-            host.stop(grace)
-            host.wait(grace + 10)
-            self._storage.close_unless_shared(host.store)
+            if os.getpid() == process:  # one that was forked meanwhile has none of its threads
+                host.stop(grace)
+                host.wait(grace + 10)
+                self._storage.close_unless_shared(host.store)
 
     def load_for_pool(self) -> None:
         """Import what the processes of a pool need before they are forked, so that none of them has to. Nothing is opened."""

@@ -156,7 +156,7 @@ def test_a_worker_goes_on_while_its_process_forks(world: World) -> None:
 
 
 UNDER_A_WORKER = """
-with effects.app.worker() as engine:
+with effects.app.worker(grace=600) as engine:  # for which the child would wait
     effects.sequence.start(1).result(timeout=30)
     pid = os.fork()
     if pid == 0:
