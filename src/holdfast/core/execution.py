@@ -7,7 +7,6 @@ the next. Nothing here reads a clock or the disk; time is the time of the event 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -28,17 +27,17 @@ from holdfast.core.greenlets import Greenlets
 from holdfast.core.hooks import Hooks
 from holdfast.core.journal import Journal
 from holdfast.core.loop import Future, WorkflowLoop
-from holdfast.core.matching import Ask, Ledger, describe, words_of
+from holdfast.core.matching import Ask, describe, words_of
 from holdfast.core.matching import Recorded as RecordedCommand
 from holdfast.core.outputs import Outputs
-from holdfast.core.past import Past
-from holdfast.core.pending import FLAGS, PendingChild, PendingHook, Program
+from holdfast.core.past import Past, prepare
+from holdfast.core.pending import PendingChild, PendingHook, Program
 from holdfast.core.requests import Requests
-from holdfast.core.reuse import EarlierOutcomes, Reuse
+from holdfast.core.reuse import Reuse
 from holdfast.core.run_info import RunInfo
 from holdfast.core.steps import Steps
 from holdfast.core.values import Values
-from holdfast.errors import DecodeError, NondeterminismError, RunCancelledError, WorkflowBlocked
+from holdfast.errors import DecodeError, RunCancelledError, WorkflowBlocked
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -86,7 +85,7 @@ class Execution:
         assert isinstance(first, ev.RunStarted | ev.ContinuedAsNew)
         journal = self.journal
         journal.passed = last.seq if passed is None else passed
-        self._prepare(first, history[base:start], current)
+        prepare(self, first, history[base:start], current)
         journal.last_seq, journal.recorded_until = last.seq, last.ts
         self._past = past = Past(current)
         while (event := past.next()) is not None:
@@ -98,73 +97,6 @@ class Execution:
         self._past = None
         for left in self.comparison.ledger.keys_left_over():
             self._left_over(left, [])
-
-    def _prepare(
-        self, first: ev.RunStarted | ev.ContinuedAsNew, earlier: list[ev.AnyEvent], current: list[ev.AnyEvent]
-    ) -> None:
-        unknown = [flag for flag in first.flags if flag not in FLAGS]
-        if unknown:
-            raise NondeterminismError(
-                f"run {self.info.run_id} was made by a newer version of Holdfast (it uses {', '.join(unknown)}); "
-                "upgrade this worker"
-            )
-        self.journal.begin(first)
-        self.time.started_at = first.ts
-        if earlier:
-            self._look_back(earlier, current[0])
-            self.reuse.earlier = EarlierOutcomes(earlier)
-        self.comparison.edge = current[0].seq
-        if len(current) > 1:
-            self._look_ahead(current)
-
-    def _look_back(self, earlier: list[ev.AnyEvent], beginning: ev.AnyEvent) -> None:
-        """What earlier attempts leave to this one."""
-        journal, sent = self.journal, self.outputs.sent
-        times: list[int] = []
-        nth = 0
-        has_ended = False
-        for event in (*earlier, beginning):
-            if isinstance(event, ev.Beginning):
-                nth = 0
-                if has_ended:  # another attempt was asked for: its time begins anew
-                    self.time.started_at, has_ended = event.ts, False
-            elif isinstance(event, ev.RunEnded):
-                has_ended = True
-            elif isinstance(event, ev.HookReceived):
-                self.hooks.answered.add(event.token)
-            elif isinstance(event, ev.RequestReceived):  # what it led to has to be done again; its answer stands
-                self.requests.keep(event)
-            elif isinstance(event, ev.HookSent):
-                look = (event.name, bytes(event.args))
-                sent[look] = sent.get(look, 0) + (not event.again)
-            elif isinstance(event, ev.DataSet):
-                journal.data = {**journal.data, event.name: event.args}
-            elif isinstance(event, ev.StepCompleted) and event.data:
-                journal.data = {**journal.data, **event.data}
-            elif isinstance(event, ev.TimeRead):
-                times[nth : nth + 1] = [event.value]
-                nth += 1
-        self.values.times = deque(times)
-
-    def _look_ahead(self, current: list[ev.AnyEvent]) -> None:
-        """What the history of this attempt has to be known for before it is replayed."""
-        comparison = self.comparison
-        comparison.ledger = Ledger(current)
-        for event in current:
-            if event.delivered:
-                comparison.edge = event.seq
-            elif isinstance(event, ev.StepCancelled):
-                self.steps.cancelled.add(event.cmd)
-            elif isinstance(event, ev.ChildDropped):
-                self.children.dropped.add(event.cmd)
-            elif isinstance(event, ev.Patched):
-                self.values.patches[event.name] = True
-            elif isinstance(event, ev.ArgumentsChanged):
-                comparison.warned.add((event.cmd, bytes(event.args)))
-            elif isinstance(event, ev.RunEnded | ev.AttemptFailed):
-                comparison.was_over = True
-            elif isinstance(event, ev.RunTakenUp):
-                self.time.taken_up = self.time.taken_up or event.ts
 
     # -- live
 
