@@ -592,6 +592,35 @@ def test_code_that_waits_where_it_cannot_be_interrupted_is_named_in_the_log(
     assert "restart the worker" in caplog.text
 
 
+def test_code_that_blocks_while_it_is_replayed_is_told_so_and_fits_its_history(app: App) -> None:
+    is_blocking = False
+
+    @app.step
+    def step(n: int) -> int:
+        return n
+
+    @app.workflow
+    async def flow() -> int:
+        first = step(1)
+        while is_blocking:
+            pass
+        second = step(2)
+        await hook("go on")
+        return first + second
+
+    run = flow.start()
+    with app.worker():
+        wait_until(lambda: run.reason == "hook 'go on'")
+    is_blocking = True
+    run.send("go on")
+    with app.worker(settings=Settings(blocked_after=0.1)):
+        wait_until(lambda: run.status == Status.STUCK)
+        assert "has not yielded for 0.1 s" in run.reason
+        is_blocking = False
+        run.resume()
+        assert run.result(timeout=10) == 3
+
+
 def test_code_that_swallows_the_interruption_is_set_aside_even_so(app: App) -> None:
     interruptions: list[int] = []
 

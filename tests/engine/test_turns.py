@@ -100,6 +100,30 @@ def owner(app: App, run_id: str) -> str | None:
     return row.owner
 
 
+def test_code_that_computes_between_steps_is_not_taken_for_blocked_when_it_is_replayed(app: App) -> None:
+    """Live each step is waited for. On replay their results are there, and others have to go on all the same."""
+
+    @app.step
+    def number(n: int) -> int:
+        return n
+
+    @app.workflow
+    def adds() -> int:
+        total = 0
+        for n in range(20):
+            total += number(n)
+            spend(0.02)
+        wf.wait(hook("go on"))
+        return total
+
+    run = adds.start()
+    with app.worker(settings=Settings(blocked_after=0.2)):
+        wait_until(lambda: run.reason == "hook 'go on'")
+    run.send("go on")
+    with app.worker(settings=Settings(blocked_after=0.2)):
+        assert run.result(timeout=20) == sum(range(20))
+
+
 def test_a_run_that_was_slow_to_replay_is_kept_for_longer(app: App) -> None:
     took: list[float] = []
 

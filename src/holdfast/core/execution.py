@@ -75,9 +75,12 @@ class Execution:
 
     # -- replay
 
-    def replay(self, history: list[ev.AnyEvent], passed: int | None = None) -> Iterator[None]:
-        """Feed a history, with a pause after each delivery so that the caller can share its time. `passed` is the
-        last event whose delivery the code has seen before, somewhere: all of them, if it isn't said."""
+    def replay(
+        self, history: list[ev.AnyEvent], passed: int | None = None, has_time: Callable[[], bool] = lambda: True
+    ) -> Iterator[None]:
+        """Feed a history, with a pause after each delivery so that the caller can share its time; while it `has_time`, there
+        may be none between steps that wait for each other. `passed` is the last event whose delivery the code has seen
+        before, somewhere: all of them, if it isn't said."""
         last = history[-1]
         start = next(i for i in reversed(range(len(history))) if isinstance(history[i], ev.Beginning))
         base = next(i for i in reversed(range(start + 1)) if isinstance(history[i], ev.RunStarted | ev.ContinuedAsNew))
@@ -87,7 +90,7 @@ class Execution:
         journal.passed = last.seq if passed is None else passed
         prepare(self, first, history[base:start], current)
         journal.last_seq, journal.recorded_until = last.seq, last.ts
-        self._past = past = Past(current)
+        self._past = past = Past(current, has_time)
         while (event := past.next()) is not None:
             if event.delivered:
                 self._deliver(event)
@@ -193,6 +196,8 @@ class Execution:
         loop.run_dry()
         if comparison.divergence is not None:
             raise comparison.divergence
+        if self.blocked_by:
+            raise WorkflowBlocked(self.blocked_by)
         cause = loop.cause  # of which there may have been several: see `_recall`
         is_new = comparison.ledger.is_new(cause)
         if self.steps.asked:
@@ -202,8 +207,6 @@ class Execution:
         if not is_new:
             for left in comparison.ledger.left_over(cause):
                 self._left_over(left, comparison.unrecorded)
-        if self.blocked_by:
-            raise WorkflowBlocked(self.blocked_by)
 
     def call_step(self, name: str, args: Raw) -> Future[Any]:
         """Ask for a step that the code waits for at once; the future may have its result."""
@@ -219,7 +222,7 @@ class Execution:
         cmd = ledger.sole_step(loop.cause, name, args)
         event = past.see_result(cmd) if cmd else None
         task = asyncio.current_task(loop)
-        if event is None or task is None or task._must_cancel:  # type: ignore[attr-defined]
+        if event is None or task is None or task._must_cancel or not past.has_time():  # type: ignore[attr-defined]
             return None
         try:
             result = self._result("s", event, raw=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.core import events as ev
@@ -15,35 +15,30 @@ from holdfast.errors import NondeterminismError
 if TYPE_CHECKING:
     from holdfast.core.execution import Execution
 
-AHEAD = 50
-"""So many outcomes are given to code that goes on at once, before whoever replays it can look at the clock again."""
-
 NOTED = (ev.StepOutcome, ev.ClockSetBack, ev.RunEnded, ev.AttemptFailed)
 """What changes something though the code doesn't see it."""
 
 
 class Past:
-    """What is recorded of an attempt and has not reached its code yet. Each event is given out once, in order."""
+    """What is recorded of an attempt and has not reached its code yet. Each event is given out once, in order. When it no
+    longer `has_time`, the code has to wait for the next one, so that whoever replays it can do something else."""
 
-    __slots__ = ("_at", "_events", "_left", "_seen")
+    __slots__ = ("_at", "_events", "_seen", "has_time")
 
-    def __init__(self, events: Sequence[ev.AnyEvent]) -> None:
+    def __init__(self, events: Sequence[ev.AnyEvent], has_time: Callable[[], bool]) -> None:
         self._events = events
         self._at = self._seen = 0
-        self._left = 0
+        self.has_time = has_time
 
     def next(self) -> ev.AnyEvent | None:
         if self._at == len(self._events):
             return None
         event = self._events[self._at]
         self._at += 1
-        self._left = AHEAD
         return event
 
     def see_result(self, cmd: str) -> ev.StepCompleted | None:
-        """The result of a step, if it comes next and nothing before it counts; but not too many in a row."""
-        if not self._left:
-            return None
+        """The result of a step, if it comes next and nothing before it counts."""
         for at in range(self._at, len(self._events)):
             event = self._events[at]
             if type(event) is ev.StepCompleted:
@@ -58,7 +53,6 @@ class Past:
     def pass_by(self) -> None:
         """What was seen has reached the code."""
         self._at = self._seen + 1
-        self._left -= 1
 
 
 def prepare(

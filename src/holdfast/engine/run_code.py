@@ -35,12 +35,13 @@ class RunCode:
         self.execution: Execution | None = None
         self.replay: Iterator[None] | None = None
         self.replay_seconds = 0.0
+        self._replay_until = 0.0
 
     def start(self) -> None:
         """Begin to replay its history."""
         self.execution = self._opening.start_code()
         self.execution.on_background_error = self._background_error
-        self.replay = self.execution.replay(self._state.history, self._opening.seen())
+        self.replay = self.execution.replay(self._state.history, self._opening.seen(), self._has_time)
 
     def evict(self) -> None:
         """Take its code out of memory."""
@@ -59,10 +60,11 @@ class RunCode:
         assert self.execution is not None
         assert self.replay is not None
         started = self._shared.clock.monotonic()
+        self._replay_until = end
         self._shared.guard.enter(self.execution)
         try:
             for _ in self.replay:
-                if self._shared.clock.monotonic() > end:
+                if not self._has_time():
                     return False
         finally:
             self._shared.guard.leave()
@@ -75,6 +77,10 @@ class RunCode:
         if self._steps.elsewhere and not self._state.released:
             self._steps.elsewhere.drop_unasked(self.execution.steps.pending)
         return True
+
+    def _has_time(self) -> bool:
+        """To replay more, before others go on."""
+        return self._shared.clock.monotonic() <= self._replay_until
 
     # -- what has arrived
 
