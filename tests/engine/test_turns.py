@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from holdfast.ports import Attempt, Change, Claimed, Outcome
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> App:
-    return App("turns", str(tmp_path / "turns.db"))
+def app(tmp_path: Path) -> Iterator[App]:
+    app = App("turns", str(tmp_path / "turns.db"))
+    yield app
+    app.close()
 
 
 def spend(seconds: float) -> float:
@@ -59,7 +61,6 @@ def test_a_run_with_much_to_replay_does_not_hold_up_the_others(app: App) -> None
     short.options(id="short").start()
     with app.worker(concurrency=1, settings=Settings(claim=2)):
         run.result(timeout=20)
-    app.close()
     assert order == ["short", "long"], "it was claimed second, and begins its step while the first is still replayed"
 
 
@@ -86,7 +87,6 @@ def test_a_commit_takes_so_many_events_and_not_many_more(app: App) -> None:
     engine.stop(0)
     engine.run()
     engine.store.close()
-    app.close()
     assert sum(sizes) >= 600
     assert max(sizes) <= 20 + 7, "the run that goes over the limit is the last one"
 
@@ -143,7 +143,6 @@ def test_a_run_that_was_slow_to_replay_is_kept_for_longer(app: App) -> None:
         wait_until(lambda: bool(begun))
         wait_until(lambda: owner(app, run.id) is None, 30)
         kept = time.monotonic() - begun[-1]
-    app.close()
     assert kept > 10 * took[-1], "twenty times what its replay took"
 
 
