@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,19 @@ def test_a_store_closed_by_one_thread_leaves_no_connection_of_another_open(tmp_p
     thread.join()
     assert store.database.connections.idle == []
     gc.collect()  # a connection left open would warn
+
+
+def test_a_store_closed_while_a_connection_is_given_back_leaves_none_open(tmp_path: Path) -> None:
+    store = SqliteStore("orders", str(tmp_path / "x.db"), SystemClock())
+
+    class ClosedMeanwhile(list[Any]):
+        def append(self, connection: Any) -> None:
+            store.close()
+            super().append(connection)
+
+    store.database.connections.idle = ClosedMeanwhile(store.database.connections.idle)
+    assert store.get("nobody") is None
+    assert store.database.connections.idle == []
 
 
 def test_whoever_waits_to_write_goes_before_whoever_comes_back_at_once(tmp_path: Path) -> None:

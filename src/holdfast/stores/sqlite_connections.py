@@ -106,14 +106,10 @@ class Connections:
                 is_sound = False
                 raise
             finally:
-                if (
-                    is_sound
-                    and connection.is_for_long
-                    and not self._is_closed
-                    and not self._is_lost
-                    and connection.is_ours()
-                ):
+                if is_sound and connection.is_for_long and not self._is_lost and connection.is_ours():
                     self.idle.append(connection)
+                    if self._is_closed:  # before that, or right now
+                        self.close_idle()
                 else:
                     connection.close()
 
@@ -221,8 +217,11 @@ class Connections:
         self.close_idle()
 
     def close_idle(self) -> None:
-        idle, self.idle = self.idle, []
-        for connection in idle:
+        while self.idle:
+            try:
+                connection = self.idle.pop()
+            except IndexError:  # another thread was faster
+                return
             connection.close()
 
     def before_fork(self, busy: set[str]) -> None:
