@@ -320,7 +320,7 @@ class SyncStep(Step[P, R]):
                 return cast("R", call_directly(definition, args, kwargs, app.definitions.replaced))
             call = functools.partial(call_directly, definition, args, kwargs, app.definitions.replaced)
             return cast("R", call_in_transaction(call, lambda: app.client.store.transaction(None, "")))
-        found: R = wait_plainly(execution.call_step(self._definition.name, self._encode(args, kwargs)))
+        found: R = wait_plainly(execution.steps.ask(self._definition.name, self._encode(args, kwargs)))
         return found
 
 
@@ -335,7 +335,7 @@ class AsyncStep(Step[P, R]):
                 call_directly(self._definition, args, kwargs, self._app.definitions.replaced),
             )
         call = self._encode(args, kwargs)
-        return Call(execution, lambda: execution.call_step(self._definition.name, call), self._described)
+        return Call(execution, lambda: execution.steps.ask(self._definition.name, call), self._described)
 
 
 class Workflow(_Function[P, R, ChildRun[R]]):

@@ -7,6 +7,7 @@ the next. Nothing here reads a clock or the disk; time is the time of the event 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -26,7 +27,7 @@ from holdfast.core.divergence import code_side, renamed
 from holdfast.core.greenlets import Greenlets
 from holdfast.core.hooks import Hooks
 from holdfast.core.journal import Journal
-from holdfast.core.loop import Future, WorkflowLoop
+from holdfast.core.loop import WorkflowLoop
 from holdfast.core.matching import Ask, describe, words_of
 from holdfast.core.matching import Recorded as RecordedCommand
 from holdfast.core.outputs import Outputs
@@ -68,7 +69,6 @@ class Execution:
         self.requests = Requests(journal, comparison)
         self.outputs = Outputs(journal, comparison, codec)
         self.values = Values(journal, comparison)
-        self._past: Past | None = None  # while it is replayed
         self.ended: ev.Event | None = None
         self.blocked_by = ""
         self.on_background_error: Callable[[dict[str, Any]], None] = _nothing
@@ -90,14 +90,15 @@ class Execution:
         journal.passed = last.seq if passed is None else passed
         prepare(self, first, history[base:start], current)
         journal.last_seq, journal.recorded_until = last.seq, last.ts
-        self._past = past = Past(current, has_time)
+        past = Past(current, has_time)
+        self.loop.gives = functools.partial(self._give, past)
         while (event := past.next()) is not None:
             if event.delivered:
                 self._deliver(event)
                 yield
             else:
                 self._note(event)
-        self._past = None
+        self.loop.gives = None
         for left in self.comparison.ledger.keys_left_over():
             self._left_over(left, [])
 
@@ -198,7 +199,7 @@ class Execution:
             raise comparison.divergence
         if self.blocked_by:
             raise WorkflowBlocked(self.blocked_by)
-        cause = loop.cause  # of which there may have been several: see `_recall`
+        cause = loop.cause  # of which there may have been several: see `_give`
         is_new = comparison.ledger.is_new(cause)
         if self.steps.asked:
             self.steps.settle(cause, is_new)
@@ -208,36 +209,37 @@ class Execution:
             for left in comparison.ledger.left_over(cause):
                 self._left_over(left, comparison.unrecorded)
 
-    def call_step(self, name: str, args: Raw) -> Future[Any]:
-        """Ask for a step that the code waits for at once; the future may have its result."""
-        found = self._recall(name, args, self._past) if self._past is not None else None
-        return found or self.steps.ask(name, args)
-
-    def _recall(self, name: str, args: Raw, past: Past) -> Future[Any] | None:
-        """A short way on replay: if the code that calls is all that can go on, its step all that it asks for, and the result
-        what is recorded next, then it goes on as if it had waited for that and nothing else had been there to do."""
-        loop, ledger = self.loop, self.comparison.ledger
-        if loop.ready or self.steps.asked or self.reuse.earlier is not None or self.blocked_by or loop.closed:
-            return None
-        cmd = ledger.sole_step(loop.cause, name, args)
+    def _give(self, past: Past, future: asyncio.Future[Any]) -> bool:
+        """A short way on replay. A task is about to wait for this: if nothing else can go on, its step is all that is asked
+        for, and the result is what is recorded next, then that would be delivered now, and the task would go on."""
+        loop, asked, ledger = self.loop, self.steps.asked, self.comparison.ledger
+        if loop.ready or len(asked) != 1 or self.reuse.earlier is not None or self.blocked_by or loop.closed:
+            return False
+        step, waited = asked[0]
+        if waited is not future or step.key or future._callbacks:
+            return False
+        cmd = ledger.sole_step(loop.cause, step.name, step.args)
         event = past.see_result(cmd) if cmd else None
         task = asyncio.current_task(loop)
         if event is None or task is None or task._must_cancel or not past.has_time():  # type: ignore[attr-defined]
-            return None
+            return False
+        asyncio._set_running_loop(None)  # what users' classes do when they are made is not done by the workflow
         try:
-            result = self._result("s", event, raw=False)
+            result = self._result("s", event, step.raw)
         except DecodeError:  # which is told when it is delivered
-            return None
-        future: Future[Any] = Future(loop)
-        future.cmd = cmd
-        future.set_result(result)
+            return False
+        finally:
+            asyncio._set_running_loop(loop)
+        asked.clear()
         ledger.forget(loop.cause)
         past.pass_by()
         loop.begin(event.seq, event.ts + self.time.ahead)
         self.comparison.begin()
         if event.data:
             self.journal.data = {**self.journal.data, **event.data}
-        return future
+        waited.cmd = cmd
+        waited.set_result(result)
+        return True
 
     def _begin(self, event: ev.Beginning) -> None:
         """Call the workflow's function, for this attempt."""

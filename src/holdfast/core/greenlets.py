@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import collections.abc
 import ctypes
-from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol, TypeVar
 
 import greenlet
 
@@ -83,14 +83,21 @@ def _drive() -> None:
         coro = value = error = None
 
 
+class Home(Protocol):
+    """The loop whose tasks are driven. If it `gives`, a future that a task is about to wait for may be done after all."""
+
+    greenlets: Greenlets
+    gives: Callable[[asyncio.Future[Any]], bool] | None
+
+
 class Driver(collections.abc.Coroutine[Any, Any, Any]):
     """Drives a coroutine inside a greenlet. It is a Coroutine object because Task accepts nothing less."""
 
-    __slots__ = ("__weakref__", "coro", "future", "greenlets", "runner")
+    __slots__ = ("__weakref__", "coro", "future", "home", "runner")
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], greenlets: Greenlets) -> None:
+    def __init__(self, coro: Coroutine[Any, Any, Any], home: Home) -> None:
         self.coro = coro
-        self.greenlets = greenlets
+        self.home = home
         self.runner: Any = None  # the greenlet of a plain call that waits
         self.future: asyncio.Future[Any] | None = None
 
@@ -113,20 +120,22 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
         runner = self.runner
         if runner is None:
             caller = greenlet.getcurrent()
-            runner = self.greenlets.take(caller)
+            runner = self.home.greenlets.take(caller)
             runner.gr_context = caller.gr_context
             out = runner.switch((self.coro, value, error))
         else:
             future, self.runner, self.future = self.future, None, None
             assert future is not None
             out = runner.switch((future, error))
+        if self.home.gives is not None:
+            out = self._go_on(runner, out)
         if type(out) is _Block:
             self.runner, self.future = runner, out.future
             if out.future is None:
                 return None
             out.future._asyncio_future_blocking = True
             return out.future
-        self.greenlets.give_back(runner)
+        self.home.greenlets.give_back(runner)
         what, payload = out.pop()
         if what == "yield":
             return payload
@@ -136,6 +145,22 @@ class Driver(collections.abc.Coroutine[Any, Any, Any]):
             raise payload
         finally:
             del payload, error  # a frame in an exception's traceback that holds the exception would never be freed
+
+    def _go_on(self, runner: Any, out: Any) -> Any:
+        """Go on as long as the code is given what it is about to wait for."""
+        while (gives := self.home.gives) is not None:
+            if type(out) is _Block:
+                if out.future is None or not gives(out.future):
+                    break
+                out = runner.switch((out.future, None))
+            else:
+                what, payload = out[-1]
+                if what != "yield" or not gives(payload):
+                    break
+                out.clear()
+                payload._asyncio_future_blocking = False
+                out = runner.switch((self.coro, None, None))
+        return out
 
     def evict(self) -> None:
         """Throw Suspended until the code has left; code that doesn't leave is never resumed and never collected."""

@@ -95,10 +95,12 @@ def _ignore(context: dict[str, Any]) -> None:
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
-    """Runs what is `ready` in order, and nothing else: no threads, no sockets, no clock."""
+    """Runs what is `ready` in order, and nothing else: no threads, no sockets, no clock. What a task waits for may be given to
+    it at once, by whoever replays it: see `Execution._give`."""
 
     def __init__(self, greenlets: Greenlets) -> None:
         self.greenlets = greenlets
+        self.gives: Callable[[asyncio.Future[Any]], bool] | None = None
         self.origin = 0
         self.now = 0
         self.cause = 0
@@ -193,6 +195,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def evict(self) -> None:
         """Leave memory: every frame is unwound here and now, with every command refused."""
         self.closed = True
+        self.gives = None
         if self.tasks or self._forgotten or self._generators:
             self._unwind()
         self.timers.clear()
@@ -233,7 +236,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
         with self._entered():
             self._refusals = 0
-            driver = Driver(leave(), self.greenlets)
+            driver = Driver(leave(), self)
             try:
                 driver.send(None)
             except BaseException:
@@ -281,7 +284,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         task.shielded = 0
         task.deferred = []
         task.__init__(  # type: ignore[misc]
-            Driver(coro, self.greenlets), loop=self, name=name or f"Task-{number}", context=context
+            Driver(coro, self), loop=self, name=name or f"Task-{number}", context=context
         )
         # asyncio's global set of tasks would hash thousands of runs' task 1 to one bucket.
         asyncio.tasks._unregister_task(task)
