@@ -61,7 +61,7 @@ LONG = 20.0
 LEFT_OUT = {
     "App": {
         "client", "close", "lifespan", "load", "make_engine", "notifier", "store", "use_store", "worker",
-        "codec", "definitions", "storage", "run_canvas", "start_run", "encode_by_name",
+        "codec", "definitions", "storage", "run_canvas", "start_run", "encode_by_name", "define_step", "define_workflow",
     },
     "Codec": {"check_call", "encode_error_value", "error_text", "hints_for", "join_call", "join_dict", "join_list", "plain"},
     "Canvas": {"app"},
@@ -262,7 +262,7 @@ class World:
 
     def _made(self, what: str, make: Callable[[], Any]) -> None:
         self.calls.append(what)
-        is_own = what.startswith(("Run.result(", "Run.aresult("))  # which raise what the run has raised
+        is_own = what.startswith(("Run.result(", "Run.aresult(", "Run.get("))  # which raise what the run has raised
         try:
             found = make()
             if self.odd.has_made(found):

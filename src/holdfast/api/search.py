@@ -46,7 +46,7 @@ def query_of(given: PageFilter, codec: Codec) -> RunQuery:
     if not isinstance(statuses, list | tuple | set | frozenset):
         raise ArgumentError(f"status={show(status)}: give one of {', '.join(Status)}, or a list of them")
     for one in statuses:
-        if not isinstance(one, str) or one not in Status.__members__:
+        if type(one) not in (str, Status) or one not in Status.__members__:
             raise ArgumentError(f"status={show(one)}: give one of {', '.join(Status)}")
     workflow, parent, schedule = given.get("workflow"), given.get("parent"), given.get("schedule")
     for what, name in (("workflow", workflow), ("parent", parent), ("schedule", schedule)):

@@ -124,10 +124,12 @@ class Dag(Composition):
         is, and its name is the step's."""
 
         def add(function: F) -> F:
-            chosen = name or getattr(function, "name", "") or getattr(function, "__name__", "")
+            own = getattr(function, "name", None)  # of a step or a workflow
+            own = own if isinstance(own, str) else getattr(function, "__name__", "")
             self.add_step(
-                str(chosen), function, depends_on, condition=condition, run_if=run_if, map_over=map_over, **options
-            )
+                own if name is None else name, function, depends_on, condition=condition, run_if=run_if, map_over=map_over,
+                **options,
+            )  # fmt: skip
             return function
 
         return add if function is None else add(function)
