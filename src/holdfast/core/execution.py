@@ -226,7 +226,7 @@ class Execution:
         asyncio._set_running_loop(None)  # what users' classes do when they are made is not done by the workflow
         try:
             result = self._result("s", event, step.raw)
-        except DecodeError:  # which is told when it is delivered
+        except Exception:  # which is told when it is delivered
             return False
         finally:
             asyncio._set_running_loop(loop)

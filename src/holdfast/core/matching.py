@@ -109,9 +109,8 @@ class Ledger:
     """The recorded commands of the attempt that is replayed, by cause. Matching removes from it."""
 
     def __init__(self, history: Iterable[Event]) -> None:
-        self._sole: dict[
-            int, Commanded
-        ] = {}  # of causes with one command, as most are: made into the others when needed
+        # Most causes have one command, which stays as it is until more than a look at it is needed.
+        self._sole: dict[int, Commanded] = {}
         self._open: dict[int, dict[str, Recorded]] = {}
         self._keyed: dict[str, Recorded] = {}
         seen: set[str] = set()
