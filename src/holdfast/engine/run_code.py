@@ -247,10 +247,12 @@ class RunCode:
     def _carry_out(self, command: co.Command, now: int) -> None:
         if isinstance(command, co.ScheduleStep):
             if command.handed_over:
+                self._steps.drop_outdated(command)
                 self._steps.await_end(command)
             elif command.not_before > now or command.started:
                 # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
                 # come after the commands that are carried out now.
+                self._steps.drop_outdated(command)
                 self._steps.look_again(command.cmd, max(command.not_before, now))
             else:
                 self._schedule(command, now)

@@ -94,12 +94,8 @@ class StepBook:
 
     def schedule(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
         cmd, suspicion = command.cmd, self.suspicion
-        under_way = self.inflight.get(cmd)
-        if under_way is not None:  # it was handed over before this run had to be read again
-            if under_way.number == command.attempt:
-                return
-            self.drop(cmd)
-        if cmd in self.at_hand:
+        self.drop_outdated(command)
+        if cmd in self.inflight or cmd in self.at_hand:  # handed over before this run had to be read again
             return
         asked_for = self.elsewhere.rows.get(cmd)
         if asked_for is not None:
@@ -137,6 +133,12 @@ class StepBook:
         if may_have_begun and any(each.limit.rate for each in definition.limits):
             self.slots.give_back(cmd)  # once more counts once more
         return self.slots.has(cmd, definition, command.args if command.resolve is None else command.resolve)
+
+    def drop_outdated(self, command: co.ScheduleStep) -> None:
+        """An attempt that still executes here, of a run that others had meanwhile: they have recorded how it ended there."""
+        under_way = self.inflight.get(command.cmd)
+        if under_way is not None and under_way.number != command.attempt:
+            self.drop(command.cmd)
 
     def drop(self, cmd: str) -> None:
         """Its outcome is not wanted any more."""
