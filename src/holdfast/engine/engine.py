@@ -161,8 +161,10 @@ class Engine:
 
     def _next_turn(self) -> Wake:
         sources = self.sources
-        # What was claimed just now goes on first: a new run's first step waits for nothing else.
-        if sources.claims.is_due_unknown and self._has_room() and not (self.live_runs.ready or sources.claims.stale):
+        # What was claimed just now goes on first: a new run's first step, and what it leads to, wait for nothing else. If
+        # steps take their time, it is looked at after a moment all the same.
+        is_at_rest = not (self.live_runs.ready or self.inflight or sources.claims.stale)
+        if sources.claims.is_due_unknown and is_at_rest and self._has_room():
             self._can_claim()
         pausing, busy = self.env.backoff.is_on(), self._is_busy()
         if busy and not pausing:
