@@ -327,3 +327,39 @@ def test_what_a_step_streams_is_there_once_whatever_became_of_the_commit(app: Ap
         run.result(timeout=20)
         assert [(item.item, item.attempt) for item in run.stream()] == [("one", 1), ("two", 1), ("three", 1)]
     assert lost == [1]
+
+
+def test_what_a_step_has_said_is_told_though_its_worker_was_taken_for_dead(app: App) -> None:
+    """It had said it to a run that was no longer this worker's, and the step's outcome counts."""
+    executed: list[int] = []
+
+    @app.step
+    def talk() -> str:
+        executed.append(1)
+        for word in ("one", "two", "three"):
+            this_step.stream(word)
+        return "said"
+
+    @app.workflow
+    def flow() -> str:
+        return talk()
+
+    fenced: list[str] = []
+
+    def prepare(store: Any) -> None:
+        commit = store.commit
+
+        def fence(worker: str, changes: Sequence[Change], *rest: Any) -> Any:
+            if not fenced and any(change.streamed for change in changes):
+                fenced.append(worker)
+                store.unregister(worker)
+            return commit(worker, changes, *rest)
+
+        store.commit = fence
+
+    with engine(app, prepare):
+        run = flow.start()
+        assert run.result(timeout=20) == "said"
+        assert [(item.item, item.attempt) for item in run.stream()] == [("one", 1), ("two", 1), ("three", 1)]
+    assert executed == [1]
+    assert len(fenced) == 1

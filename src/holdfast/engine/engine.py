@@ -54,7 +54,7 @@ class Engine:
         outbox = Outbox(env, self.announcer, self.inflight)
         shared = Shared(env.app, Greenlets(), self.guard, self.me, env.clock, env.reporter)
         self.live_runs = LiveRuns(env, shared, self.inflight, outbox)
-        self.handover = HandOver(env, self.live_runs, self.inflight, outbox, self.announcer)
+        self.handover = HandOver(env, self.live_runs, self.inflight, outbox)
         self.committer = Committer(env, self.sources, self.announcer, self.live_runs)
         self.housekeeping = Housekeeping(env, self.sources, self.announcer, self.live_runs)
         self.probation = Probation(self.live_runs.by_no)
@@ -356,6 +356,8 @@ class Engine:
         try:
             committed = self.committer.commit(touched, changes, claim)
         except Fenced:
+            for live, change in changes:
+                live.change.put_back(change)  # what steps have said is told to whoever owns them now
             self._fenced()
             return
         if committed is None:

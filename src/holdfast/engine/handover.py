@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast import failpoints
 from holdfast.core import commands as co
-from holdfast.engine.announcer import Announcer
 from holdfast.engine.arrivals import Report
 from holdfast.engine.attempts import encode_attempt, token_of
 from holdfast.engine.environment import Environment
@@ -27,18 +26,14 @@ logger = logging.getLogger("holdfast.engine")
 class HandOver:
     """Hands over what runs have asked for, once that is committed, and gives them what comes of it."""
 
-    def __init__(
-        self, env: Environment[Store], live_runs: LiveRuns, inflight: InFlight, outbox: Outbox, announcer: Announcer
-    ) -> None:
+    def __init__(self, env: Environment[Store], live_runs: LiveRuns, inflight: InFlight, outbox: Outbox) -> None:
         self._store = env.store
         self._executor = env.executor
         self._settings = env.settings
-        self._backoff = env.backoff
         self._live_runs = live_runs
         self._shared = live_runs.shared
         self._inflight = inflight
         self._outbox = outbox
-        self._announcer = announcer
 
     # -- before the commit
 
@@ -207,7 +202,7 @@ class HandOver:
         if live is None or live.steps.inflight.get(attempt.cmd) is not attempt:
             if report.kind == "stream" and attempt in self._inflight:  # its run was let go meanwhile
                 item = stream_message(attempt, self._store.now(), report.value, place)
-                self._backoff.ask("keeping what a step says", lambda: self._announcer.post(item))
+                self._outbox.say(item)
             return
         if report.kind == "stream" and live.state.inbox.messages("stream"):
             # Said while its run was away, they come first: this one waits behind them.

@@ -9,6 +9,7 @@ from holdfast.engine.agenda import Agenda
 from holdfast.engine.environment import Environment
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.outbox import Outbox
+from holdfast.engine.records import item_message
 from holdfast.engine.run import LiveRun
 from holdfast.engine.run_state import Shared
 from holdfast.ports import Claimed, InboxRow, Store
@@ -146,6 +147,9 @@ class LiveRuns:
             for token in self._executor.withdraw([attempt.token for attempt in under_way.values()]):
                 del under_way[self._inflight.pop(token).cmd]  # type: ignore[union-attr]
             self._inflight.leave_behind(no, under_way)
+        for item in live.change.streamed:
+            if item.place >= 0:  # of a step; some may be in the store, and their places tell
+                self._outbox.say(item_message(live.row.id, no, item))
         for outcome in live.steps.kept(live.deliveries):
             self._outbox.post(outcome)
 

@@ -1,4 +1,4 @@
-"""Outcomes of steps whose runs are no longer here."""
+"""Outcomes of steps whose runs are no longer here, and what they say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.engine.environment import Environment
 from holdfast.engine.inflight import InFlight
 from holdfast.engine.records import outcome_message
 from holdfast.errors import StoreError
-from holdfast.ports import Outcome, Store
+from holdfast.ports import Message, Outcome, Store
 
 logger = logging.getLogger("holdfast.engine")
 AGAIN = 1.0
@@ -17,15 +17,20 @@ AGAIN = 1.0
 
 
 class Outbox:
-    """They are posted to whoever owns their runs now, and kept until the store takes them."""
+    """They are posted to whoever owns their runs now. Outcomes are kept until the store takes them."""
 
     def __init__(self, env: Environment[Store], announcer: Announcer, inflight: InFlight) -> None:
         self._me = env.membership.me
         self._agenda = env.agenda
+        self._backoff = env.backoff
         self._clock = env.clock
         self._announcer = announcer
         self._inflight = inflight
         self._kept: list[Outcome] = []
+
+    def say(self, item: Message) -> None:
+        """What a step has streamed."""
+        self._backoff.ask("keeping what a step says", lambda: self._announcer.post(item))
 
     def post(self, outcome: Outcome) -> None:
         try:

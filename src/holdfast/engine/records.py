@@ -12,7 +12,7 @@ from holdfast.codec import Codec
 from holdfast.codec.ordering import order_key
 from holdfast.core import events as ev
 from holdfast.errors import RunExistsError, RunNotFoundError
-from holdfast.ports import Attempt, Message, Outcome, Record, RunRow, Status
+from holdfast.ports import Attempt, Message, NewItem, Outcome, Record, RunRow, Status
 
 
 def to_record(event: ev.Event) -> Record:
@@ -263,12 +263,16 @@ def status_of(end: ev.Event) -> str:
 
 
 def stream_message(attempt: Attempt, ts: int, item: bytes, place: int) -> Message:
-    """An item for whoever owns the run now."""
+    """What a step streams, for whoever owns its run now."""
+    number = attempt.streams_as or attempt.number
+    return item_message(attempt.run_id, attempt.run_no, NewItem(attempt.cmd, number, ts, item, place))
+
+
+def item_message(run_id: str, run_no: int, item: NewItem) -> Message:
     body = StreamMessage(
-        run_no=attempt.run_no, cmd=attempt.cmd, attempt=attempt.streams_as or attempt.number, ts=ts, item=Raw(item),
-        place=place,
+        run_no=run_no, cmd=item.cmd, attempt=item.attempt, ts=item.ts, item=Raw(item.item), place=item.place
     )  # fmt: skip
-    return Message(run_id=attempt.run_id, kind="stream", body=msgspec.json.encode(body))
+    return Message(run_id=run_id, kind="stream", body=msgspec.json.encode(body))
 
 
 def outcome_body(outcome: Outcome, worker: str, token: str = "") -> OutcomeMessage:
