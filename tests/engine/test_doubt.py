@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from waiting import wait_until
 
 from holdfast import App, WorkerLostError, hook, this_step, wf
+from holdfast.core import events as ev
 from holdfast.engine import backoff
 from holdfast.engine.host import Host
+from holdfast.engine.records import to_record
 from holdfast.engine.run import LiveRun
 from holdfast.engine.settings import Settings
 from holdfast.errors import StoreUnavailableError
-from holdfast.ports import Change, RunQuery
+from holdfast.ports import Change, RunQuery, WorkerRow
 
 
 @pytest.fixture
@@ -363,3 +366,44 @@ def test_what_a_step_has_said_is_told_though_its_worker_was_taken_for_dead(app: 
         assert [(item.item, item.attempt) for item in run.stream()] == [("one", 1), ("two", 1), ("three", 1)]
     assert executed == [1]
     assert len(fenced) == 1
+
+
+def test_an_attempt_that_others_have_made_too_is_dropped_where_it_still_executes(app: App) -> None:
+    """Its run was elsewhere meanwhile, where the attempt has failed, and now waits for the next one."""
+    begun, gate = threading.Event(), threading.Event()
+
+    @app.step(max_retries=5, retry_delay=0)
+    def flaky() -> None:
+        begun.set()
+        gate.wait(20)
+        raise ValueError("no")
+
+    @app.workflow
+    def flow() -> None:
+        flaky()
+
+    with engine(app) as host:
+        run = flow.start()
+        begun.wait(20)
+        run.pause()
+        wait_until(lambda: run.status == "PAUSED" and not host.engine.runs)
+        seq = run.history()[-1].seq + 1
+        error = Raw(app.codec.encode_error(ValueError("elsewhere")))
+        elsewhere = ev.StepRetrying(
+            seq=seq, ts=app.store.now(), cmd="1s0", cause=1, name="flaky", args=Raw(b"{}"), attempt=1, worker="another",
+            error=error, retry_at=app.store.now() + 3_600_000_000,
+        )  # fmt: skip
+        store: Any = app.store
+        store.register(WorkerRow(id="another", app=app.name, host="h", pid=1, build="1", names=["flow"]), 60_000_000)
+        with store.database.write("test") as db:
+            db.execute("UPDATE runs SET owner = 'another'")
+        change = Change(no=store.get(run.id).no, records=[to_record(elsewhere)], columns={"owner": None})
+        store.commit("another", [change], 0, [])
+        store.unregister("another")
+        run.resume()
+        wait_until(lambda: run.reason == "retry of step 'flaky' (attempt 2)")
+        gate.set()
+        wait_until(lambda: not host.engine.inflight)
+        wait_until(lambda: not host.engine.live_runs.ready)
+        events = [ev.from_json(payload) for payload in app.store.payloads(run.id)]
+        assert [event.worker for event in events if isinstance(event, ev.StepRetrying)] == ["another"]

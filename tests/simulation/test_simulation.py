@@ -27,12 +27,6 @@ def test_whatever_happens_to_engines_every_program_ends_as_it_has_to(part: int) 
         simulate(seed)
 
 
-@pytest.mark.parametrize("seed", [1547])
-def test_worlds_in_which_a_promise_was_broken_once(seed: int) -> None:
-    """1547: a worker comes back from a freeze to a run that waits for its third attempt, and its own first one fails."""
-    simulate(seed)
-
-
 @pytest.mark.torture
 @pytest.mark.parametrize("part", range(200))
 def test_thousands_of_programs_end_as_they_have_to(part: int) -> None:
