@@ -29,9 +29,9 @@ demo: $(DEMO)/.installed
 	@echo "3/3  playing an order process, with a crash in it"
 	@$(DEMO)/bin/python -m holdfast.demo
 
-# One more at a time than there are cores, for many wait for processes, servers or a browser.
+# Twice as many at a time as there are cores, for most wait for processes, servers or a browser.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not torture"
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not torture"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
