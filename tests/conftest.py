@@ -46,6 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(f"{min(shared)} of {item.path.stem}"))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") == "loadgroup" and pytest.version_tuple >= (9, 2):
+        raise pytest.UsageError(
+            f"pytest-xdist doesn't keep groups together with pytest {pytest.__version__}, so that several browsers would be at "
+            "work at once; install the version that pyproject.toml asks for"
+        )
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests are there to stay: no collection of garbage needs to look at them again."""
     gc.collect()

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from holdfast.default_app import step, workflow
     from holdfast.errors import (
         ArgumentError,
-        BlockingCallError,
         ChordError,
         DagFailed,
         DamagedHistoryError,
@@ -84,6 +83,7 @@ if TYPE_CHECKING:
         TransformError,
         UnknownNameError,
         ValueCodecError,
+        WaitTimeoutError,
         WorkerLostError,
         WorkflowCodeError,
         WorkflowTimeoutError,
@@ -111,7 +111,6 @@ __all__ = [
     "ArgumentError",
     "Ask",
     "Blobs",
-    "BlockingCallError",
     "Canvas",
     "Checkpoint",
     "Checkpointed",
@@ -200,6 +199,7 @@ __all__ = [
     "TransformError",
     "UnknownNameError",
     "ValueCodecError",
+    "WaitTimeoutError",
     "WorkerLostError",
     "Workflow",
     "WorkflowAttempt",

@@ -24,7 +24,7 @@ from holdfast.api.schedules import Schedules
 from holdfast.api.search import ALL_RUNS, PageFilter, RunFilter, query_of
 from holdfast.api.selection import Selection
 from holdfast.api.telemetry import StoreTransport
-from holdfast.blocking import twin
+from holdfast.blocking import opened, twin
 from holdfast.codec import Codec
 from holdfast.codec.blobs import store_mark, sweep
 from holdfast.core.definitions import DEFAULT_QUEUE
@@ -365,7 +365,7 @@ class App(Definer):
         """What executes steps of these `queues` for engines elsewhere, up to `concurrency` at a time; not started yet."""
         return self._workers.executor(queues, concurrency, processes, settings)
 
-    @contextlib.contextmanager
+    @opened
     def worker(
         self,
         *,
@@ -374,14 +374,14 @@ class App(Definer):
         grace: float = 5.0,
         queues: Sequence[str] = (DEFAULT_QUEUE,),
     ) -> Iterator[Host]:
-        """Run an engine in this process, on threads of its own, until the block ends. Steps of other `queues` are left to
-        other workers."""
+        """Run an engine in this process, on threads of its own, until the block ends: `with`, or `async with`. Steps of
+        other `queues` are left to other workers."""
         duration_of("grace", grace, ArgumentError)
         engine = self.make_engine(concurrency=concurrency, settings=settings, queues=queues)
         with self._workers.running(engine, grace) as host:
             yield host
 
-    @contextlib.contextmanager
+    @opened
     def executor(
         self, queues: Sequence[str], *, concurrency: int = 16, settings: Settings | None = None, grace: float = 5.0
     ) -> Iterator[Host]:

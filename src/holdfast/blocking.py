@@ -9,8 +9,9 @@ import contextlib
 import contextvars
 import functools
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -30,8 +31,45 @@ def twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], 
     return call
 
 
+class Opened(contextlib.ContextDecorator, Generic[T]):
+    """What is open for the length of a block: `with`, or in async code `async with`, where neither its beginning nor its
+    end blocks the event loop."""
+
+    def __init__(self, make: Callable[[], contextlib.AbstractContextManager[T]]) -> None:
+        self._make = make
+
+    def __enter__(self) -> T:
+        self._block = self._make()
+        return self._block.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        return self._block.__exit__(kind, error, tb)
+
+    async def __aenter__(self) -> T:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        return await asyncio.to_thread(self.__exit__, kind, error, tb)
+
+
+def opened(function: Callable[P, Iterator[T]]) -> Callable[P, Opened[T]]:
+    """`contextlib.contextmanager`, for `async with` too."""
+    make = contextlib.contextmanager(function)
+
+    @functools.wraps(function)
+    def open_block(*args: P.args, **kwargs: P.kwargs) -> Opened[T]:
+        return Opened(functools.partial(make, *args, **kwargs))
+
+    return open_block
+
+
 async def run_blocking(wait: Callable[[threading.Event], T]) -> T:
     """What `wait` returns or raises. If the caller is cancelled the event is set, and `wait` should come back."""
+    __tracebackhide__ = True
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     given_up = threading.Event()
@@ -46,6 +84,7 @@ async def run_blocking(wait: Callable[[threading.Event], T]) -> T:
             loop.call_soon_threadsafe(settle, set_outcome, outcome)
 
     def work() -> None:
+        __tracebackhide__ = True
         try:
             found = context.run(wait, given_up)
         except BaseException as error:  # whatever it is, it is the caller's

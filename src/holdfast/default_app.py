@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from holdfast.app import App
+from holdfast.core.definitions import DEFAULT_APP
 
-default_app = App("holdfast")
+default_app = App(DEFAULT_APP)
 step = default_app.step
 workflow = default_app.workflow

@@ -26,6 +26,7 @@ from holdfast.api.functions import (
     Workflow,
 )
 from holdfast.api.hooks import HookDefinition, make_hook
+from holdfast.api.models import TypeForm
 from holdfast.api.options import step_options, workflow_options
 from holdfast.api.owner import Owner
 from holdfast.api.recurrence import Schedule, When, to_schedules
@@ -241,7 +242,11 @@ class Definer(Owner, abc.ABC):
 
     # -- hooks and requests
 
-    def define_hook(self, name: str, payload: type[M]) -> HookDefinition[M]:
+    @overload
+    def define_hook(self, name: str, payload: type[M]) -> HookDefinition[M]: ...
+    @overload
+    def define_hook(self, name: str, payload: TypeForm) -> HookDefinition[Any]: ...
+    def define_hook(self, name: str, payload: Any) -> HookDefinition[Any]:
         """A hook with a type of payload, for this app alone; `holdfast.define_hook` is for all apps of the process."""
         self.codec.types.learn_hint(payload)
         return make_hook(self.definitions.hook_models, name, payload)
@@ -258,6 +263,16 @@ class Definer(Owner, abc.ABC):
     def define_request(self, name: str, payload: type[M], answer: None = None) -> RequestDefinition[M, None]: ...
     @overload
     def define_request(self, name: str, payload: None = None, answer: None = None) -> RequestDefinition[None, None]: ...
+    @overload
+    def define_request(
+        self, name: str, payload: TypeForm, answer: TypeForm, *, data: str | None = None
+    ) -> RequestDefinition[Any, Any]: ...
+    @overload
+    def define_request(
+        self, name: str, payload: None, answer: TypeForm, *, data: str | None = None
+    ) -> RequestDefinition[None, Any]: ...
+    @overload
+    def define_request(self, name: str, payload: TypeForm, answer: None = None) -> RequestDefinition[Any, None]: ...
     def define_request(self, name: str, payload: Any = None, answer: Any = None, *, data: str | None = None) -> Any:
         """A request with types of payload and answer, for this app alone; `holdfast.define_request` is for all apps of the
         process."""

@@ -25,7 +25,8 @@
     │   ├── RunExistsError
     │   ├── RunFinishedError
     │   ├── RunCancelledError     the result of a cancelled run was asked for
-    │   └── RunStuckError         the result of a run that needs a person was asked for
+    │   ├── RunStuckError         the result of a run that needs a person was asked for
+    │   └── WaitTimeoutError      (TimeoutError) a run didn't come within the time that somebody waited for it
     ├── ScheduleError
     │   └── ScheduleNotFoundError (LookupError)
     ├── HookError
@@ -38,7 +39,6 @@
     ├── WorkflowCodeError         the run is set aside or failed because of how the workflow is written
     │   ├── NondeterminismError
     │   ├── DeadlockError
-    │   ├── BlockingCallError
     │   └── NeverAwaitedError
     ├── ValueCodecError           (ValueError)
     │   ├── EncodeError
@@ -244,6 +244,11 @@ class RunStuckError(RunError):
         self.reason = reason
 
 
+class WaitTimeoutError(RunError, TimeoutError):
+    """Somebody waited for a result, an answer or data of run `run_id`, and it didn't come within the given time. The run
+    itself has not failed."""
+
+
 class ScheduleError(HoldfastError):
     """Something about one schedule."""
 
@@ -305,12 +310,9 @@ class DeadlockError(WorkflowCodeError):
     """Nothing is ready, nothing is outstanding, and the workflow hasn't returned."""
 
 
-class BlockingCallError(WorkflowCodeError):
-    """Workflow code did I/O, blocked, or didn't yield for too long."""
-
-
 class NeverAwaitedError(WorkflowCodeError):
-    """A step, sleep, hook or child was created and never awaited."""
+    """A step, sleep, hook, event or child was created and never awaited, by a workflow or a step. A step that does so
+    is not tried again."""
 
 
 class ValueCodecError(HoldfastError, ValueError):

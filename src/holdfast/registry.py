@@ -44,10 +44,13 @@ class Registry(Definitions):
         self.request_models = Models("request", REQUESTS)
         self.steps: dict[str, StepDefinition] = {}
         self.workflows: dict[str, WorkflowDefinition] = {}
+        self.mocked: Mapping[str, StepDefinition] = {}
         self._schedules: dict[str, ScheduleRow] = {}
+        self._may_change: set[str] = set()  # schedules of functions that were defined again
         self._subscribers: dict[tuple[str, str], Subscriber] = {}
         self._limits: dict[str, dict[str, LimitRow]] = {}  # by name, then by who is under it
         self._included = False
+        self.is_strict = False
         self.revision = 0
         self.on_step: Callable[[StepDefinition], None] | None = None  # for whoever has to know at once
 
@@ -92,15 +95,19 @@ class Registry(Definitions):
             if other.place == definition.place:
                 places = f"at {other.place} already, where it is defined once more; give each its own name='...'"
             raise DuplicateNameError(f"app {self.name!r} has a {what} {definition.name!r} {places}")
+        if other is not None:
+            schedules = self._schedules.values()
+            self._may_change |= {row.name for row in schedules if row.workflow == definition.name}
         table[definition.name] = definition
         self.revision += 1
 
     def declare_schedule(self, row: ScheduleRow) -> None:
         known = self._schedules.get(row.name)
-        if known is not None and known != row:
+        if known is not None and known != row and row.name not in self._may_change:
             raise DuplicateNameError(
                 f"app {self.name!r} declares two schedules named {row.name!r}; give each its own: Schedule(..., name='...')"
             )
+        self._may_change.discard(row.name)
         self._schedules[row.name] = row
         self.revision += 1
 
@@ -142,6 +149,7 @@ class Registry(Definitions):
 
     def find_step(self, name: str) -> StepDefinition:
         found = self.steps.get(name) if self._included else None
+        found = found if found is not None else self.mocked.get(name)
         return found if found is not None else self._find(self.steps, "step", name)
 
     def find_workflow(self, name: str) -> WorkflowDefinition:
@@ -178,7 +186,8 @@ class Registry(Definitions):
 
     def known_names(self) -> list[str]:
         """What a worker of this app can carry out: what can be started by name, and the workflows that canvases are."""
-        return [*self.startable_names(), *_built_ins()]
+        elsewhere = self.mocked.keys() - self.workflows.keys()
+        return [*self.startable_names(), *elsewhere, *_built_ins()]
 
     def step_names(self) -> list[str]:
         """What a worker of this app can execute for others."""

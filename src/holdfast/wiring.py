@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.codec import Codec
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.registry import Definitions
-from holdfast.engine.carried import CarriedHost, Jobs, Silent
+from holdfast.engine.carried import CarriedHost, Jobs
 from holdfast.engine.engine import Engine
 from holdfast.engine.environment import Environment
 from holdfast.engine.host import Host
@@ -120,27 +120,25 @@ class WorkerParts:
         served = None if queues is None else frozenset(queues)
         me = Identity("", self.build, isolates=self.description is not None, queues=served)
         executor = self._local_executor(concurrency, processes)
-        return Host(Engine(self._environment(executor, self.notifier, me, WorkerKind.ENGINE), carrier))
+        return Host(Engine(self._environment(executor, me, WorkerKind.ENGINE), carrier))
 
     def puller(self, queues: Sequence[str], concurrency: int, processes: int | None) -> Host:
         """A worker that executes attempts of other workers' runs."""
         me = Identity("", self.build, queues=frozenset(queues))
         executor = self._local_executor(concurrency, processes)
-        env = self._environment(executor, self.notifier, me, WorkerKind.EXECUTOR)
+        env = self._environment(executor, me, WorkerKind.EXECUTOR)
         return Host(Puller(env, Queues(env, concurrency)))
 
     def carried(self, queues: Sequence[str], is_apart: bool, is_ending: Callable[[], bool]) -> CarriedHost:
         """A worker that executes attempts that it is told of, on the threads of those who tell it."""
         me = Identity("", self.build, queues=frozenset(queues))
         executor = LentThreads(*self._where(), is_apart=is_apart, is_ending=is_ending, **self._how())
-        env = self._environment(executor, Silent(self.notifier), me, WorkerKind.EXECUTOR)
+        env = self._environment(executor, me, WorkerKind.EXECUTOR)
         return CarriedHost(Puller(env, Jobs(env, executor)))
 
-    def _environment(
-        self, executor: Executor, notifier: Notifier, me: Identity, kind: WorkerKind
-    ) -> Environment[Store]:
+    def _environment(self, executor: Executor, me: Identity, kind: WorkerKind) -> Environment[Store]:
         return Environment(
-            self.definitions, self.store, executor, notifier, self.store.clock, me, self.settings, kind=kind,
+            self.definitions, self.store, executor, self.notifier, self.store.clock, me, self.settings, kind=kind,
             exchange=self.exchange,
         )  # fmt: skip
 

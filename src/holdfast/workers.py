@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from holdfast.engine.settings import Settings
     from holdfast.telemetry.dispatcher import EventDispatcher
     from holdfast.wiring import WorkerParts
+
+logger = logging.getLogger("holdfast")
+SHOWN = 5  # annotations in one warning
 
 
 class Workers:
@@ -81,10 +85,21 @@ class Workers:
             check_count("processes", processes)
         failpoints.arm_from_environment()
         self._definitions.load()
+        self._warn_of_annotations()
         store, notifier = self._storage.open_for_work()
         return WorkerParts(
             self._definitions, store, notifier, self._build(), self.description(), self._exchange, settings
         )
+
+    def _warn_of_annotations(self) -> None:
+        """Of those that mean nothing here: what they ask for is not made of the data that arrives."""
+        unresolved = self._definitions.codec.types.unresolved()
+        if unresolved:
+            logger.warning(
+                "%s, so values are taken as they come there; import what it names at run time, not under TYPE_CHECKING",
+                "; ".join(unresolved[:SHOWN])
+                + (f"; {len(unresolved) - SHOWN} more" if len(unresolved) > SHOWN else ""),
+            )
 
     @contextlib.contextmanager
     def running(self, host: Host, grace: float) -> Iterator[Host]:

@@ -38,9 +38,10 @@ from holdfast import (
     StoreReadOnlyError,
     StoreSchemaError,
     StoreUnavailableError,
-    WrongContextError,
+    emit,
     hook,
     sleep,
+    start_child_workflow,
     wf,
 )
 from holdfast.api.options import NO_OPTIONS
@@ -107,7 +108,7 @@ def test_a_step_that_was_not_awaited_is_named_where_its_result_was_meant(app: Ap
 
     with TestApp(app):
         with pytest.raises(
-            EncodeError, match=r"'charge': amount: <step 'fetch', to be awaited> .*; await it, and record"
+            EncodeError, match=r"'charge': amount: <step 'fetch', to be awaited> .*; await it .*, and record"
         ):
             flow.start().result()
 
@@ -542,9 +543,7 @@ def test_threads_sockets_and_executors_of_asyncio_say_to_use_a_step(app: App, ca
             await asyncio.create_subprocess_exec("true")
 
     with TestApp(app):
-        with pytest.raises(
-            WrongContextError, match=r"can't use threads, sockets.*put the work into a step and call that"
-        ):
+        with pytest.raises(RunStuckError, match=r"uses threads, connections or processes at .*test_bad_input.*in flow"):
             flow.start().result()
 
 
@@ -720,8 +719,10 @@ def test_a_step_created_and_never_awaited_fails_the_run_with_the_line(app: App) 
             sleep("1h")  # a sleep
         elif what == "hook":
             hook("approval")  # a hook
-        else:
+        elif what == "child":
             child()  # a child
+        else:
+            start_child_workflow(child)  # a start
         return "never noticed"
 
     with TestApp(app) as world:
@@ -730,6 +731,7 @@ def test_a_step_created_and_never_awaited_fails_the_run_with_the_line(app: App) 
             ("sleep", "sleep"),
             ("hook", "hook 'approval'"),
             ("child", "workflow 'child'"),
+            ("start", "start_child_workflow(child)"),
         ):
             run = flow.start(what)
             with pytest.raises(NeverAwaitedError) as caught:
@@ -741,6 +743,74 @@ def test_a_step_created_and_never_awaited_fails_the_run_with_the_line(app: App) 
             )
             assert run.status == "FAILURE"
         assert world.calls(charge) == []
+
+
+def test_plain_code_that_forgets_to_wait_is_told_how_plain_code_waits(app: App) -> None:
+    @app.workflow
+    async def child() -> int:
+        return 1
+
+    @app.workflow
+    def flow(right: bool) -> int | None:
+        called = start_child_workflow(child)
+        return wf.wait(called) if right else None
+
+    with TestApp(app):
+        with pytest.raises(NeverAwaitedError, match=r"wait for it with wf\.wait\(\.\.\.\)"):
+            flow.start(False).result()
+        assert flow.start(True).result() == 1
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("what", ["emit 'paid'", "sleep", "start_child_workflow(child)"])
+def test_what_a_step_creates_and_never_awaits_fails_it_at_once(app: App, what: str, is_async: bool) -> None:
+    @app.workflow
+    async def child() -> None: ...
+
+    def create() -> Any:
+        if what == "sleep":
+            return sleep(0)
+        return emit("paid") if what == "emit 'paid'" else start_child_workflow(child)
+
+    @app.step
+    async def forgets() -> None:
+        create()
+
+    @app.step
+    def forgets_plainly() -> None:
+        create()
+
+    step = forgets if is_async else forgets_plainly
+    with TestApp(app):
+        run = step.start()
+        with pytest.raises(NeverAwaitedError) as caught:
+            run.result()
+        assert f"created and never awaited: {what} at {__file__}:" in str(caught.value)
+        assert [step.attempts for step in run.steps] == [1]
+        assert app.runs(workflow="child") == []
+
+
+def test_what_a_step_awaits_later_or_waits_for_plainly_or_closes_is_not_forgotten(app: App) -> None:
+    @app.workflow
+    async def child() -> int:
+        return 7
+
+    @app.step
+    async def later() -> int:
+        sleep(1).close()
+        pause, started = asyncio.create_task(sleep(0.01)), start_child_workflow(child)
+        await asyncio.gather(pause, emit("paid", key="later"))
+        return await started
+
+    @app.step
+    def plainly() -> int:
+        wf.wait(sleep(0.01))
+        asyncio.run(emit("paid", key="plainly"))
+        return wf.wait(start_child_workflow(child))
+
+    with app.worker(settings=QUICK):
+        assert later.start().result(timeout=10) == 7
+        assert plainly.start().result(timeout=10) == 7
 
 
 def test_a_deadlocked_workflow_fails_with_the_stack_of_each_task(app: App) -> None:
@@ -771,6 +841,19 @@ def test_a_deadlocked_workflow_fails_with_the_stack_of_each_task(app: App) -> No
             assert f"  {name}: " in text
         assert line_of(flow.__wrapped__, "# waits for second") in text
         assert line_of(flow.__wrapped__, "# waits for first") in text
+        assert "/holdfast/" not in text.replace(__file__, "")
+
+
+def test_a_deadlock_in_a_plain_call_shows_only_lines_of_users(app: App) -> None:
+    @app.workflow
+    def flow() -> None:
+        wf.wait(asyncio.Event().wait())  # the line
+
+    with TestApp(app):
+        with pytest.raises(DeadlockError) as caught:
+            flow.start().result()
+        stack = next(line for line in str(caught.value).splitlines() if line.startswith("  flow: "))
+        assert stack == f"  flow: {line_of(flow.__wrapped__, '# the line')} in flow"
 
 
 def test_a_workflow_that_waits_for_a_future_that_nobody_sets_is_a_deadlock(app: App) -> None:

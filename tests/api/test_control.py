@@ -26,6 +26,7 @@ from holdfast import (
     RunNotFoundError,
     Status,
     StepState,
+    WaitTimeoutError,
     hook,
     sleep,
     this_step,
@@ -371,8 +372,9 @@ def test_result_with_a_timeout_says_what_the_run_is_doing(app: App) -> None:
     with app.worker():
         run = flow.start()
         wait_until(lambda: run.status == "WAITING")
-        with pytest.raises(TimeoutError) as caught:
+        with pytest.raises(WaitTimeoutError) as caught:
             run.result(timeout="200ms")
+        assert caught.value.run_id == run.id
         assert str(caught.value) == (
             f"run {run.id} is WAITING (hook 'approval') after 200ms; it goes on, ask again later"
         )
@@ -469,6 +471,65 @@ def test_without_a_worker_result_warns_with_path_and_command(
     assert "shop.db" in record.message
     assert "worker" in record.message
     assert "holdfast -A" in record.message
+
+
+def test_a_run_that_fails_with_a_timeout_is_told_from_one_that_takes_too_long(app: App) -> None:
+    @app.workflow
+    async def fails() -> None:
+        raise TimeoutError("the bank is slow")
+
+    @app.workflow
+    async def waits() -> None:
+        await hook("approval")
+
+    @app.step(max_retries=0)
+    def asks(run_id: str) -> None:
+        app.get_run(run_id).result(timeout="10ms")
+
+    with app.worker():
+        with pytest.raises(TimeoutError, match="the bank is slow") as own:
+            fails.start().result(timeout=10)
+        assert not isinstance(own.value, WaitTimeoutError)
+        slow = waits.start()
+        run = asks.start(slow.id)
+        with pytest.raises(WaitTimeoutError) as caught:
+            run.result(timeout=10)
+        assert caught.value.run_id == slow.id  # and not the run's own id
+        with pytest.raises(WaitTimeoutError, match="has not published 'total'"):
+            slow.wait_data("total", timeout="10ms")
+        with pytest.raises(WaitTimeoutError, match="has not answered request 'total'"):
+            slow.ask("total", timeout="10ms")
+
+
+def test_a_timeout_says_that_no_worker_serves_the_queue_of_a_step(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "WARN_AFTER", 0.05)
+
+    @app.step(queue="gpu")
+    def paint() -> None: ...
+
+    with app.worker():
+        run = paint.start()
+        wait_until(lambda: run.status == "WAITING")
+        with (
+            caplog.at_level(logging.WARNING, "holdfast"),
+            pytest.raises(WaitTimeoutError, match=r"no worker serves queue 'gpu'; start one: .*--queues gpu$"),
+        ):
+            run.result(timeout="1200ms")
+    assert [record for record in caplog.records if f"run {run.id}: step 'paint' waits" in record.message]
+
+
+def test_a_timeout_says_that_no_worker_knows_the_workflow(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results_module, "WARN_AFTER", 0.05)
+
+    @app.workflow
+    def known() -> None: ...
+
+    with app.worker():
+        run = app.remote("unknown").start()
+        with pytest.raises(WaitTimeoutError, match="no live worker knows 'unknown'; start one whose code defines it"):
+            run.result(timeout="300ms")
 
 
 # -- looking

@@ -131,3 +131,15 @@ def test_a_run_that_nobody_began_in_time_is_cancelled(app: App) -> None:
         assert late.retry() is None
         world.settle()
         assert seen == [2, 1], "whoever retries it wants it even so"
+
+
+def test_ids_that_differ_only_at_a_far_end_are_put_off_each_for_itself(app: App) -> None:
+    @app.workflow
+    async def index(name: str) -> str:
+        return name
+
+    with TestApp(app) as world:
+        long = "x" * 250
+        runs = [index.options(id=f"{long}{name}", debounce="5s").start(name) for name in "ab"]
+        world.advance("6s")
+        assert [run.result() for run in runs] == ["a", "b"]

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
+import copy
 import functools
+import importlib
 import inspect
+import linecache
+import multiprocessing
+import os
+import pickle
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import process_steps
 import pytest
 from waiting import wait_until
 
@@ -20,6 +32,8 @@ from holdfast import (
     FatalError,
     UnknownNameError,
     WrongContextError,
+    this_step,
+    wf,
 )
 from holdfast.default_app import default_app
 from holdfast.testing import TestApp
@@ -181,6 +195,15 @@ def test_the_package_has_the_same_decorators_on_a_default_app() -> None:
         assert default_app_bare_workflow.start(1).result() == 3
 
 
+def test_a_run_that_waits_for_a_worker_says_how_its_app_is_called(tmp_path: Path) -> None:
+    for name, said in (("shop", "with app.worker"), (default_app.name, "with default_app.worker")):
+        app = App(name, str(tmp_path / f"{name}.db"))
+        app.step(name="size")(abs)
+        with pytest.raises(TimeoutError, match=said):
+            app.start("size", -1).result(timeout=0.01)
+        app.close()
+
+
 # -- calls outside a run are plain calls
 
 
@@ -203,6 +226,61 @@ def test_outside_a_run_a_call_is_a_plain_call(app: App) -> None:
     assert not Path("shop.db").exists()
 
 
+def test_what_a_plain_call_keeps_is_gone_when_the_outermost_one_ends(app: App) -> None:
+    @app.step
+    def inner() -> tuple[str, Any]:
+        return this_step.idempotency_key, wf.get_data("seen")
+
+    @app.step
+    def plain() -> tuple[Any, Any, Any]:
+        before = wf.get_data("seen"), this_step.last_checkpoint
+        wf.set_data("seen", True)
+        this_step.checkpoint(3)
+        return before, this_step.idempotency_key, inner()
+
+    @app.step
+    async def awaited() -> tuple[Any, Any, Any]:
+        first = plain()
+        await asyncio.sleep(0)
+        assert (wf.get_data("seen"), this_step.last_checkpoint) == (True, 3)
+        return first
+
+    @app.workflow
+    async def flow() -> tuple[Any, Any, Any]:
+        return await awaited()
+
+    async def both() -> list[Any]:
+        return [await awaited(), *await asyncio.gather(awaited(), flow())]
+
+    def look() -> None:
+        wf.set_data("seen", "outside")
+        calls = [plain(), plain(), *asyncio.run(both())]
+        for before, key, called in calls:
+            assert before == (None, None)
+            assert called == (key, True)
+        assert len({key for _, key, _ in calls}) == 5
+        assert wf.get_data("seen") == "outside"
+
+    contextvars.Context().run(look)
+
+
+def test_a_plain_call_of_async_code_can_be_closed_cancelled_and_forgotten(app: App) -> None:
+    @app.step
+    async def awaited() -> None:
+        await asyncio.sleep(60)
+
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(awaited(), 0.01)
+
+    awaited().close()
+    asyncio.run(cancelled())
+    with pytest.warns(RuntimeWarning, match=r"awaited' was never awaited"):
+        awaited()
+    with pytest.raises(TypeError, match="positional argument"):
+        awaited(1)  # type: ignore[call-arg]
+
+
 def test_decorated_functions_keep_name_doc_and_signature(app: App) -> None:
     @app.step
     def charge(order: str, amount: int = 5) -> str:
@@ -213,6 +291,20 @@ def test_decorated_functions_keep_name_doc_and_signature(app: App) -> None:
     assert charge.__doc__ == "Take the money."
     assert list(inspect.signature(charge).parameters) == ["order", "amount"]
     assert repr(charge) == "<step 'charge' of app 'shop'>"
+
+
+def test_steps_are_pickled_by_where_they_are_found_and_a_copy_is_the_step_itself(app: App) -> None:
+    @app.step
+    def local() -> None: ...
+
+    for found in (process_steps.pid_of, process_steps.async_pid_of):
+        assert pickle.loads(pickle.dumps(found)) is found
+        assert copy.deepcopy([found]) == [found]
+    assert (copy.copy(local), copy.deepcopy(local)) == (local, local)
+    with pytest.raises((pickle.PicklingError, AttributeError), match="local"):
+        pickle.dumps(local)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(process_steps.pid_of).result() != os.getpid()
 
 
 def test_async_steps_and_workflows_are_seen_as_coroutine_functions(app: App) -> None:
@@ -417,7 +509,7 @@ def test_an_app_has_a_plain_name(name: object) -> None:
         ({"retry_for": [SystemExit]}, "retry_for: SystemExit is never retried, as it is no Exception"),
         ({"retry_for": [OSError, FatalError]}, "retry_for: FatalError is a FatalError, which is never retried"),
         ({"pool": "fibre"}, "pool='fibre': give 'thread' or 'process'"),
-        ({"max_retry": 5}, "max_retry.*known: .*max_retries"),
+        ({"max_retry": 5}, "max_retry.*did you mean 'max_retries'"),
         ({"name": ""}, "name=''"),
         ({"name": 5}, "name=5"),
         ({"name": "a\nb"}, "name="),
@@ -610,3 +702,76 @@ def test_a_function_that_defines_a_step_each_time_it_is_called_defines_two(app: 
     adder(1)
     with pytest.raises(DuplicateNameError, match=r"has a step 'add' at .*already, where it is defined once more; give"):
         adder(2)
+
+
+BASE = "from holdfast import App, every\napp = App('shop', ':memory:')\n"
+CHARGE = "@app.step\ndef charge(n): return n\n"
+FLOW = "@app.workflow(schedule=every('{}'))\nasync def flow(n=1): return charge(n)\n"
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Writes a module, and imports or reloads it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file of the same size, within a second, is another one
+    (tmp_path / "edited_base.py").write_text(BASE)
+
+    def load(source: str) -> Any:
+        (tmp_path / "edited_shop.py").write_text(f"from edited_base import app, every\n{source}")
+        importlib.invalidate_caches()
+        linecache.checkcache()
+        known = sys.modules.get("edited_shop")
+        return importlib.reload(known) if known is not None else importlib.import_module("edited_shop")
+
+    yield load
+    for name in ("edited_shop", "edited_base"):
+        sys.modules.pop(name, None)
+
+
+def test_a_module_that_was_edited_can_be_reloaded(module: Callable[[str], Any]) -> None:
+    module(CHARGE + FLOW.format("1h"))
+    again = module("# a line more\n" + CHARGE.replace("return n", "return n + 1") + FLOW.format("2h"))
+    with TestApp(again.app, schedules=False):
+        assert again.flow.start(1).result() == 2
+
+
+def test_two_of_one_name_in_one_file_are_refused_also_when_it_is_reloaded(module: Callable[[str], Any]) -> None:
+    twice = CHARGE + "\n" + CHARGE
+    for _ in range(2):
+        with pytest.raises(DuplicateNameError, match=r"has a step 'charge' at .*:\d+, and another one at .*:\d+; give"):
+            module(twice)
+
+
+@pytest.mark.parametrize("name", ["<stdin>", "<ipython-input-{}>", "/tmp/ipykernel_1/{}.py"])
+def test_who_works_in_a_console_or_notebook_defines_things_again(name: str) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+
+    def enter(number: int, source: str) -> None:
+        exec(compile(source, name.format(number), "exec"), names)
+
+    enter(1, BASE + CHARGE + FLOW.format("1h"))
+    enter(2, CHARGE.replace("return n", "return n + 1"))
+    enter(3, FLOW.format("2h").replace("charge(n)", "charge(n) * 10"))
+    with TestApp(names["app"], schedules=False):
+        assert names["flow"].start(1).result() == 20
+
+
+def test_what_another_file_defines_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, source in enumerate([BASE + CHARGE, CHARGE]):
+        path = tmp_path / f"shop_{number}.py"
+        path.write_text(source)
+        with pytest.raises(DuplicateNameError) if number else contextlib.nullcontext():
+            exec(compile(source, path, "exec"), names)
+
+
+def test_a_worker_tells_of_annotations_that_cannot_be_evaluated(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.workflow
+    def flow(order: Order) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with app.worker():
+        pass
+    told = [record.getMessage() for record in caplog.records if "annotation" in record.getMessage()]
+    assert len(told) == 1
+    assert "the annotation 'Order' of parameter 'order' of" in told[0]
+    assert "import what it names at run time, not under TYPE_CHECKING" in told[0]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -474,3 +477,78 @@ def test_a_step_that_raises_cancelled_error_of_its_own_fails_like_any_other(app:
 
     with TestApp(app):
         assert flow.start().result() == "StepError: CancelledError: of its own"
+
+
+# -- threads that a step starts itself
+
+
+def on_thread(function: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+USES: dict[str, Callable[[], Any]] = {
+    "this_step.attempt": lambda: this_step.attempt,
+    "this_step.idempotency_key": lambda: this_step.idempotency_key,
+    "this_step.checkpoint": lambda: this_step.checkpoint(1),
+    "this_step.last_checkpoint": lambda: this_step.last_checkpoint,
+    "this_step.progress": lambda: this_step.progress(1),
+    "this_step.hand_over": lambda: this_step.hand_over(),
+    "this_step.stream": lambda: this_step.stream(1),
+    "wf.set_data": lambda: wf.set_data("a", 1),
+    "wf.get_data": lambda: wf.get_data("a"),
+    "wf.stream": lambda: wf.stream(1),
+    "wf.identity": lambda: wf.identity,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_thread_that_does_not_know_its_step_is_refused(app: App, use: str) -> None:
+    @app.step(max_retries=0)
+    def starts_thread() -> Any:
+        return on_thread(USES[use])
+
+    with (
+        TestApp(app),
+        pytest.raises(WrongContextError, match=rf"{use}.* on thread .*contextvars\.copy_context\(\)\.run"),
+    ):
+        starts_thread.start().result()
+
+
+def test_a_thread_with_the_context_of_its_step_knows_it(app: App) -> None:
+    @app.step
+    def plain() -> bool:
+        context = contextvars.copy_context()
+        return bool(on_thread(lambda: context.run(lambda: this_step.idempotency_key)) == this_step.idempotency_key)
+
+    @app.step
+    async def awaited() -> bool:
+        return await asyncio.to_thread(lambda: this_step.idempotency_key) == this_step.idempotency_key
+
+    with TestApp(app):
+        assert plain.start().result()
+        assert awaited.start().result()
+
+
+def test_plain_calls_and_starts_on_other_threads_work_while_steps_execute(app: App) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @app.step
+    def charge(n: int) -> str:
+        this_step.progress(n)
+        return this_step.idempotency_key
+
+    @app.step
+    def waits() -> None:
+        begun.set()
+        go_on.wait(10)
+
+    with app.worker():
+        run = waits.start()
+        assert begun.wait(10)
+        assert this_step.attempt == 1  # the main thread belongs to no step
+        assert on_thread(lambda: charge(1)) != on_thread(lambda: charge(1))
+        assert on_thread(lambda: charge.start(1)).result(timeout=10)
+        go_on.set()
+        run.result(timeout=10)
+    assert on_thread(lambda: this_step.attempt) == 1

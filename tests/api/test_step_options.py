@@ -7,6 +7,7 @@ import contextlib
 import datetime as dt
 import itertools
 import os
+import re
 import threading
 import time
 import traceback
@@ -21,8 +22,10 @@ from waiting import wait_until
 
 from holdfast import (
     App,
+    DefinitionError,
     EncodeError,
     FatalError,
+    NeverAwaitedError,
     RetryableError,
     Run,
     StepState,
@@ -33,7 +36,9 @@ from holdfast import (
     this_step,
     wf,
 )
+from holdfast.api.others_words import WORDS
 from holdfast.core.context import current_step
+from holdfast.core.definitions import StepOptions, WorkflowOptions
 from holdfast.durations import in_words, to_us
 from holdfast.testing import TestApp
 
@@ -405,6 +410,50 @@ def test_options_of_one_call_override_those_of_the_step(app: App) -> None:
     with TestApp(app) as world:
         assert flow.start().result() == ["0", "2"]
         assert world.calls(flaky) == [(0,), (2,), (2,), (2,)]
+
+
+def test_options_are_called_as_the_function_is(app: App) -> None:
+    @app.step(max_retries=5)
+    def plain(n: int) -> int:
+        if n == 0:
+            raise OSError("down")
+        return n + 1
+
+    @app.step
+    async def awaited(n: int) -> int:
+        return n * 10
+
+    @app.workflow
+    def child(n: int) -> int:
+        return n + 100
+
+    @app.workflow
+    async def async_child(n: int) -> int:
+        return n + 1000
+
+    @app.workflow
+    async def flow(n: int) -> list[int]:
+        a, b = plain.options(timeout="1m")(n), await awaited.options(max_retries=0)(n)
+        c, d = child.options(id="c-1")(n), await async_child.options(id="c-2")(n)
+        try:
+            plain.options(max_retries=1)(0)
+        except OSError:
+            return [a, b, c, d]
+        return []
+
+    @app.workflow
+    async def forgets() -> None:
+        awaited.options(max_retries=0)(1)
+
+    assert plain.options(timeout="1m")(1) == 2
+    assert asyncio.run(awaited.options(timeout="1m")(1)) == 10
+    assert asyncio.run(flow(1)) == [2, 10, 101, 1001]
+    with TestApp(app) as world:
+        assert flow.start(1).result() == [2, 10, 101, 1001]
+        assert world.calls(plain) == [(1,), (0,), (0,)]
+        assert (app.get_run("c-1").result(), app.get_run("c-2").result()) == (101, 1001)
+        with pytest.raises(NeverAwaitedError, match="step 'awaited'"):
+            forgets.start().result()
 
 
 def test_a_run_of_a_single_step_keeps_the_steps_options(app: App) -> None:
@@ -828,3 +877,30 @@ def test_arguments_that_do_not_fit_name_the_step(app: App) -> None:
 
     with TestApp(app), pytest.raises(ValueError, match="the arguments of step 'need_int': n: "):
         order.start().result()
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("retries", "here that is max_retries"),
+        ("start_to_close_timeout", "here that is timeout"),
+        ("bind", "here that is this_step, which tells a step of itself; raise RetryableError in place of self.retry"),
+        ("retry_for_", "did you mean 'retry_for'?"),
+        ("colour", "known: at_most_once, burst, "),
+    ],
+)
+def test_an_option_of_another_system_is_told_by_its_name_here(app: App, word: str, hint: str) -> None:
+    options: Any = {word: 1}
+    with pytest.raises(DefinitionError, match=re.escape(f"there is no option {word!r}; {hint}")):
+        app.step(**options)
+    if hint.startswith("here that is max"):
+        with pytest.raises(DefinitionError, match=re.escape(hint)):
+            app.workflow(**options)
+
+
+def test_every_word_of_others_is_told_with_options_that_there_are() -> None:
+    known = {*StepOptions.__dataclass_fields__, *WorkflowOptions.__dataclass_fields__, "retry_delay", "schedule"}
+    known |= {"retry_jitter", "retry_max_delay", "this_step", "nothing", "timeout", "queue"}
+    for word, ours in WORDS.items():
+        assert word not in known
+        assert re.split(r"[ ,:=]", ours)[0] in known, word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -18,11 +19,13 @@ from holdfast import (
     RetryableError,
     StepTimeoutError,
     WrongContextError,
+    failpoints,
     this_step,
     transaction,
     wf,
 )
-from holdfast.errors import StoreBusyError
+from holdfast.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
+from holdfast.stores import transactions
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import TestApp
 
@@ -154,6 +157,69 @@ def test_of_attempts_that_overtake_each_other_one_commits(postgres_url: str) -> 
     app.close()
 
 
+class SoftLimit(Exception):
+    """As Celery raises one in a step that takes too long, wherever its thread is."""
+
+
+@pytest.fixture
+def interruptions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[Exception]]]:
+    """What is raised when a step's transaction has been committed, and what when it is asked what became of that."""
+    raised: list[list[Exception]] = [[], []]
+    database = type(shop.app.store.database)  # type: ignore[attr-defined]
+    step_write = database.step_write
+    in_doubt = False
+
+    def after_commit() -> None:
+        nonlocal in_doubt
+        if raised[0]:
+            in_doubt = True
+            raise raised[0].pop(0)
+
+    def another(self: Any) -> Any:
+        if in_doubt and raised[1]:
+            raise raised[1].pop(0)
+        return step_write(self)
+
+    failpoints.arm("transaction.after_commit", after_commit)
+    monkeypatch.setattr(database, "step_write", another)
+    monkeypatch.setattr(transactions, "PAUSE", 0.01)
+    yield raised
+    failpoints.disarm()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("the server is gone"), SoftLimit()])
+@pytest.mark.parametrize("then", [StoreBusyError("no connection"), SoftLimit(), StoreReadOnlyError("a replica")])
+def test_what_was_committed_has_not_failed_whatever_is_raised_meanwhile(
+    shop: Shop, interruptions: list[list[Exception]], error: Exception, then: Exception
+) -> None:
+    @shop.app.step(transaction=True, max_retries=0)
+    def once() -> int:
+        sell(1)
+        return 1
+
+    interruptions[0].append(error)
+    interruptions[1] += [then, then]
+    with shop.app.worker():
+        assert once.start().result(timeout=20) == 1
+    assert shop.rows() == [(1,)]
+    assert interruptions == [[], []]
+
+
+def test_what_was_interrupted_before_its_commit_has_failed_and_written_nothing(shop: Shop) -> None:
+    @shop.app.step(transaction=True, max_retries=0)
+    def never() -> None:
+        sell(1)
+
+    def interrupt() -> None:
+        failpoints.disarm()
+        raise SoftLimit()
+
+    failpoints.arm("transaction.before_commit", interrupt)
+    with shop.app.worker(), pytest.raises(SoftLimit):
+        never.start().result(timeout=20)
+    assert shop.rows() == []
+
+
 def test_a_step_that_takes_too_long_has_written_nothing(shop: Shop) -> None:
     go_on, over = threading.Event(), threading.Event()
 
@@ -214,6 +280,23 @@ def test_it_is_the_same_on_a_worker_that_only_executes(shop: Shop) -> None:
     with shop.app.worker(), shop.app.executor(["gpu"]):
         assert elsewhere.start(1).result(timeout=20) == 2
     assert shop.rows() == [(1,)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_transaction_may_begin_on_a_thread_that_the_step_has_started(shop: Shop, fails: bool) -> None:
+    @shop.app.step(transaction=True, max_retries=0)
+    def sells() -> int:
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(sell, 7))
+        thread.start()
+        thread.join()
+        if fails:
+            raise ValueError("not this one")
+        return 7
+
+    with shop.app.worker():
+        result = sells.start().result(timeout=20, propagate=False)
+    assert str(result) == ("not this one" if fails else "7")
+    assert shop.rows() == ([] if fails else [(7,)])
 
 
 def test_the_transaction_is_not_the_steps_to_end(shop: Shop) -> None:

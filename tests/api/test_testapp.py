@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +15,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, NondeterminismError, StepState, UnknownNameError, hook, sleep, this_step, wf
+from holdfast import (
+    App,
+    ArgumentError,
+    EncodeError,
+    NondeterminismError,
+    StepState,
+    UnknownNameError,
+    hook,
+    sleep,
+    this_step,
+    wf,
+)
 from holdfast.testing import TestApp
 
 
@@ -221,6 +236,16 @@ def test_a_run_that_nothing_can_move_is_reported_at_once(app: App) -> None:
         assert time.monotonic() - real < 5
 
 
+def test_what_is_started_by_name_without_its_code_is_no_error_of_the_test(app: App) -> None:
+    with TestApp(app):
+        run = app.remote("fulfil").options(id="order-17").start({"id": "17"})
+        assert app.get_run("order-17").workflow == "fulfil"
+        with pytest.raises(
+            TimeoutError, match="app 'shop' has no workflow or step named 'fulfil' in this test; import"
+        ):
+            run.result()
+
+
 def test_a_workflow_defined_inside_the_block_works(app: App) -> None:
     with TestApp(app):
 
@@ -347,12 +372,128 @@ def test_a_step_that_is_not_there_cannot_be_mocked(app: App) -> None:
     charge, _, _ = order_app(app)
     assert charge.name == "charge"
     with TestApp(app) as world:
-        with pytest.raises(UnknownNameError, match="no step named 'chrage' in app 'shop'; known: charge, notify"):
+        with pytest.raises(
+            UnknownNameError, match="no workflow or step named 'chrage' in app 'shop'; known: charge, ful"
+        ):
             world.mock("chrage", None)
         with pytest.raises(UnknownNameError):
             world.calls("chrage")
         with pytest.raises(UnknownNameError):
             world.fail("chrage", OSError())
+
+
+def parent_and_child(app: App) -> tuple[Any, Any]:
+    @app.workflow
+    async def ship(order: str, *, express: bool = False) -> int:
+        raise AssertionError("the child's own code is not executed")
+
+    @app.workflow
+    async def fulfil(order: str) -> int:
+        try:
+            return await ship(order, express=True)
+        except OSError:
+            return await ship(order) + 100
+
+    return fulfil, ship
+
+
+def test_a_parent_is_tested_apart_from_its_children(app: App) -> None:
+    fulfil, ship = parent_and_child(app)
+    executed = []
+    with TestApp(app) as world:
+        world.mock(ship, lambda order, express=False: executed.append(order) or 7)
+        assert fulfil.start("a").result() == 7
+        world.fail(ship, OSError("no truck"))
+        assert fulfil.start("b").result() == 107
+        assert world.calls("ship") == [("a", True), ("b", True), ("b",)]
+        assert [call.kwargs for call in world.calls(ship)] == [{"express": True}, {"express": True}, {}]
+        world.mock("ship", 9)
+        assert ship.start("c").result() == 9
+        assert fulfil.start("d").result() == 9
+    assert executed == ["a", "b"]  # also when the block ends, where all runs are replayed
+    with TestApp(app, check_replay=False), pytest.raises(AssertionError, match="the child's own code"):
+        fulfil.start("e").result()
+
+
+def test_the_mock_of_a_workflow_has_to_return_what_its_annotation_says(app: App) -> None:
+    fulfil, ship = parent_and_child(app)
+    with TestApp(app) as world:
+        world.mock(ship, "soon")
+        with pytest.raises(EncodeError, match="expected int, got 'soon'"):
+            fulfil.start("a").result()
+
+
+def test_a_workflow_has_to_return_what_its_annotation_says(app: App) -> None:
+    @app.workflow
+    async def flow() -> int:
+        return "3"  # type: ignore[return-value]
+
+    @app.workflow
+    def plain(ok: bool) -> list[int]:
+        return [1] if ok else ["1"]  # type: ignore[list-item]
+
+    with TestApp(app):
+        with pytest.raises(
+            EncodeError, match="the result of workflow 'flow': expected int, got '3' of type str; return what"
+        ):
+            flow.start().result()
+        with pytest.raises(EncodeError, match="expected int"):
+            plain.start(False).result()
+        assert plain.start(True).result() == [1]
+
+
+def test_what_is_elsewhere_can_be_mocked(app: App) -> None:
+    bill = app.remote("bill")
+    with TestApp(app) as world:
+        world.mock(bill, lambda order, total: {"order": order, "total": total})
+        assert bill.start("a", total=3).result() == {"order": "a", "total": 3}
+        assert world.calls(bill) == [("a", 3)]
+
+
+def test_a_workflow_is_mocked_before_its_first_run(app: App) -> None:
+    _, ship = parent_and_child(app)
+    with TestApp(app) as world:
+        with pytest.raises(ArgumentError, match="workflow 'ship' isn't mocked"):
+            world.calls(ship)
+        ship.start("a")
+        with pytest.raises(ArgumentError, match="has runs of it already"):
+            world.mock(ship, 3)
+
+
+def test_calls_tell_which_arguments_were_given_by_name(app: App) -> None:
+    @app.step
+    def charge(order: str, *, currency: str = "EUR", note: str = "") -> None: ...
+
+    @app.workflow
+    def flow() -> None:
+        charge("a", note="x")
+        charge("a", currency="x")
+
+    with TestApp(app) as world:
+        flow.start().result()
+        first, second = world.calls(charge)
+        assert (first.args, first.kwargs) == (("a",), {"note": "x"})
+        assert (second.args, second.kwargs) == (("a",), {"currency": "x"})
+        assert repr([first, second]) == "[('a', note='x'), ('a', currency='x')]"
+
+
+def test_what_cannot_be_mocked_or_made_to_fail_is_refused(app: App) -> None:
+    charge, _, fulfil = order_app(app)
+    wrong: Any = len
+    with TestApp(app) as world:
+        for ask in (lambda: world.mock(wrong, 3), lambda: world.calls(wrong), lambda: world.fail(wrong, OSError())):
+            with pytest.raises(ArgumentError, match="<built-in function len>: give a step or workflow of the app"):
+                ask()
+        for call in (0, -1, True, "1"):
+            with pytest.raises(ArgumentError, match="counted from 1"):
+                world.fail(charge, OSError(), call=call)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="give an exception"):
+            world.fail(charge, "down")  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="give an exception"):
+            world.fail(charge, OSError)  # type: ignore[arg-type]
+        run = fulfil.options(id="o").start("a")
+        world.settle()
+        assert world.kinds("o") == world.kinds(run)
 
 
 # -- histories
@@ -502,3 +643,30 @@ def test_an_engine_that_broke_is_reported_instead_of_waiting_for_ever(
             monkeypatch.setattr(world.engine, "_advance", broken)
             flow.start().result()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_what_pytest_shows_of_a_failed_run_is_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "test_shop.py").write_text(
+        "from holdfast import App, hook\n"
+        "from holdfast.testing import TestApp\n"
+        "app = App('shop', ':memory:')\n"
+        "@app.workflow\n"
+        "async def breaks(): raise ValueError('no such order')\n"
+        "@app.workflow\n"
+        "async def waits(): await hook('never')\n"
+        "def test_it():\n"
+        "    with TestApp(app): breaks.start().result()\n"
+        "def test_async():\n"
+        "    import asyncio\n"
+        "    async def main():\n"
+        "        async with TestApp(app): await breaks.start()\n"
+        "    asyncio.run(main())\n"
+        "def test_waiting():\n"
+        "    with TestApp(app): waits.start().result()\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_shop.py"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
+    assert "3 failed" in shown
+    assert shown.count("no such order") >= 2
+    inside = [line for line in shown.splitlines() if re.search(r"holdfast/(api|blocking|testing)\S*:\d+: ", line)]
+    assert inside == []

@@ -7,11 +7,14 @@ import contextlib
 import contextvars
 import datetime as dt
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from holdfast import (
     App,
@@ -415,7 +418,7 @@ def test_a_timeout_block_is_durable_and_waits_no_longer(app: App) -> None:
         begin = world.now
         run = flow.start()
         world.settle()
-        assert (run.status, run.reason) == ("WAITING", "hook 'never', timeout")
+        assert (run.status, run.reason) == ("WAITING", "hook 'never', or a timeout")
         assert run.result() == "timed out"
         assert world.now - begin == dt.timedelta(hours=1)
 
@@ -579,6 +582,19 @@ def test_background_tasks_that_outlive_the_workflow_are_cancelled_with_it(app: A
         run = flow.start()
         assert run.result() == "left True"
         assert world.kinds(run)[-2:] == ["StepCancelled", "RunCompleted"]
+
+
+def test_what_was_submitted_has_celerys_word_for_its_result(app: App) -> None:
+    @app.step
+    def double(n: int) -> int:
+        return n * 2
+
+    @app.workflow
+    def flow() -> int:
+        return double.submit(4).get()
+
+    with TestApp(app):
+        assert flow.start().result() == 8
 
 
 def test_submit_starts_without_waiting_and_gives_a_future(app: App) -> None:
@@ -996,3 +1012,91 @@ def test_leaving_memory_at_every_wait_changes_nothing(app: App) -> None:
     kinds = [event.kind for event in run.history()]
     assert kinds == ["RunStarted", *["StepCompleted", "TimerFired"] * 4, "RunCompleted"]
     assert len([step for step in run.steps if step.attempts == 1]) == 4
+
+
+def test_a_run_with_a_timeout_continues_as_new_when_something_arrives(app: App) -> None:
+    @app.workflow(timeout="1h")
+    async def entity(n: int = 0) -> int:
+        await hook("next")
+        if n < 2:
+            wf.continue_as_new(n + 1)
+        return n
+
+    with TestApp(app) as world:
+        run = entity.start()
+        for _ in range(3):
+            world.settle()
+            run.send("next")
+        assert run.result() == 2
+
+
+@pytest.mark.parametrize("how", ["loop", "sleep", "file"])
+def test_clean_up_of_a_run_that_is_parked_is_watched_as_its_code_is(tmp_path: Path, how: str) -> None:
+    app = App("parked", str(tmp_path / "parked.db"))
+    written = tmp_path / "written"
+
+    @app.step
+    async def hello() -> str:
+        return "hello"
+
+    @app.workflow
+    async def naps() -> None:
+        try:
+            await sleep("1h")
+        finally:
+            if how == "loop":
+                while True:
+                    pass
+            elif how == "sleep":
+                time.sleep(60)
+            else:
+                written.write_text("x")
+
+    with app.worker(settings=Settings(park_after=0.05, blocked_after=0.4)) as worker:
+        run = naps.start()
+        wait_until(lambda: run.status == "WAITING")
+        wait_until(lambda: not worker.engine.runs)
+        assert hello.start().result(timeout=20) == "hello"
+        assert run.status == "WAITING"
+    assert not written.exists()
+    app.close()
+
+
+def test_a_payload_that_did_not_reach_the_code_is_for_the_next_that_asks(app: App) -> None:
+    @app.workflow
+    async def reader() -> list[Any]:
+        await hook("begin")
+        found: list[Any] = []
+        for _ in range(2):
+            try:
+                async with asyncio.timeout(0):
+                    found.append(await hook("word"))
+            except TimeoutError:
+                found.append("nothing yet")
+        return [*found, await hook("word"), await hook("word")]
+
+    with TestApp(app):
+        run = reader.start()
+        for word in ("one", "two"):
+            run.send("word", word)
+        run.send("begin")
+        assert run.result() == ["nothing yet", "nothing yet", "one", "two"]
+
+
+def test_it_is_for_one_that_waits_already(app: App) -> None:
+    @app.workflow
+    async def reader() -> Any:
+        await hook("begin")
+        first, second = (asyncio.create_task(_word()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    async def _word() -> Any:
+        return await hook("word")
+
+    with TestApp(app):
+        run = reader.start()
+        run.send("word", "one")
+        run.send("begin")
+        assert run.result() == "one"

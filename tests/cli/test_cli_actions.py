@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from cli_driver import Cli, eventually
 
@@ -135,7 +137,7 @@ def test_a_fork_says_what_runs_anew(cli: Cli) -> None:
 def test_a_filter_names_runs_to_act_on_and_asks_before_it_does(cli: Cli, asks: str) -> None:
     cli("start", "asks", "eve", "--id", "asks-2")
     cli.wait_for("asks-2", "WAITING")
-    refused = cli("runs", "cancel", "--workflow", "asks", "--status", "waiting", code=2).err
+    refused = cli("runs", "cancel", "--workflow", "asks", "--status", "sleeping", code=2).err
     assert "this would cancel 2 runs (2 WAITING); say --yes" in refused
     assert "no run that this filter names" in cli("runs", "cancel", "--workflow", "asks", "--older-than", "2d").err
     said = cli("runs", "cancel", "--workflow", "as*", "--reason", "closed", "--yes")
@@ -151,3 +153,36 @@ def test_runs_are_named_by_ids_or_by_a_filter_and_not_by_nothing(cli: Cli) -> No
     for words in ((), ("some-id", "--all")):
         assert "name runs by their ids, or give a filter" in cli("runs", "cancel", *words, code=2).err
     assert "--older-than 'soon'" in cli("runs", "pause", "--older-than", "soon", code=2).err
+
+
+def test_failures_that_are_alike_are_one_group_which_can_be_retried(cli: Cli, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    for i in range(3):
+        cli("run", "inner", str(gate), "--id", f"in-{i}", code=1)
+    cli("run", "fails", "order 17", "--id", "f-1", code=1)
+    cli("run", "fails", "order 18", "--id", "f-2", code=1)
+    first, second = cli("runs", "failures").lines
+    group = first[0]
+    assert (first[1], first[3], first[4]) == (
+        "3",
+        "inner",
+        "FileNotFoundError: the gate is closed (inner in cli_shop.py)",
+    )
+    assert (second[1], second[3]) == ("2", "fails")
+    assert [found["count"] for found in cli("runs", "failures", "workflow:fails", "--json").json] == [2]
+    assert [line[0] for line in cli("runs", "list", "--failure", group).lines] == ["in-2", "in-1", "in-0"]
+    page = cli("runs", "list", "--failure", group, "--limit", "2")
+    assert [line[0] for line in page.lines] == ["in-2", "in-1"]
+    after = page.err.split("--after ")[1].strip()
+    assert [line[0] for line in cli("runs", "list", "--failure", group, "--after", after).lines] == ["in-0"]
+    assert "this would retry 3 runs (3 FAILURE); say --yes" in cli("runs", "retry", "--failure", group, code=2).err
+    assert "is there to cancel" in cli("runs", "cancel", "--failure", group, "--yes").err, "they have ended"
+    gate.touch()
+    assert cli("runs", "retry", "--failure", group, "--yes").out == "asked to retry 3 runs\n"
+    for i in range(3):
+        cli.wait_for(f"in-{i}", "SUCCESS")
+    assert cli.status("f-1") == "FAILURE"
+    assert "runs failures" in cli("runs", "retry", "--failure", group, "--yes", code=3).err
+    deleted = cli("runs", "delete", "--failure", second[0], "--workflow", "fails", "--yes", "--json").json
+    assert deleted["done"] + deleted["skipped"] == 2
+    assert "no run that matches" in cli("runs", "failures", "workflow:inner").err

@@ -28,6 +28,31 @@ async def greets() -> None:
     await hook("end")
 
 
+@cli_shop.app.workflow(name="counts")
+async def counts() -> object:
+    @define_request("cli.twice", int, int).handle
+    async def _(given: int) -> int:
+        return 2 * given
+
+    return await hook("end")
+
+
+def test_a_payload_may_be_a_negative_number_and_a_wrong_option_is_still_one(cli: Cli) -> None:
+    cli("start", "counts", "--id", "c1")
+    cli.wait_for("c1", "WAITING")
+    assert cli("ask", "c1", "cli.twice", "-5").out == "-10\n"
+    assert cli("ask", "c1", "cli.twice", "-5", "--timeout", "9s").out == "-10\n"
+    for wrong in (["--tiemout", "5"], ["-5", "--tiemout", "5"], ["5", "--tiemout=5"]):
+        said = cli("ask", "c1", "cli.twice", *wrong, code=2).err
+        assert "No such option" in said
+        assert "--timeout" in said, "what was meant"
+    assert "'6' is one argument too many" in cli("ask", "c1", "cli.twice", "-5", "6", code=2).err
+    cli("emit", "CountedDown", "-1")
+    cli("runs", "send", "c1", "end", "-1.5")
+    cli.wait_for("c1", "SUCCESS")
+    assert cli("runs", "show", "c1", "--json").json["result"] == -1.5
+
+
 @pytest.mark.parametrize("code", [True, False])
 def test_the_answer_is_printed_as_json_and_an_id_asks_once(cli: Cli, code: bool) -> None:
     cli_shop.app.start("greets")

@@ -39,6 +39,22 @@ def served(store: Path, *options: str) -> Iterator[str]:
         process.communicate(timeout=20)
 
 
+def test_a_store_that_is_taken_away_is_told_and_ends_it(tmp_path: Path) -> None:
+    store = tmp_path / "shop.db"
+    command = [*HOLDFAST, "--store", str(store), "monitor", "--port", "0", "--no-token"]
+    with subprocess.Popen(
+        command, cwd=Path(__file__).parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert "holdfast_workers 0" in httpx.get(f"{url}metrics", timeout=20).text
+        store.rename(tmp_path / "away.db")
+        assert httpx.get(f"{url}metrics", timeout=20).status_code == 503
+        said = process.communicate(timeout=20)[1]
+    assert process.returncode == 5
+    assert "was deleted" in said
+
+
 @pytest.mark.parametrize("base", ["", "/ops"])
 def test_the_printed_address_is_the_way_in(tmp_path: Path, base: str) -> None:
     with served(tmp_path / "shop.db", "--base-path", base) as url, httpx.Client(timeout=20) as client:

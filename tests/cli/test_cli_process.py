@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -21,6 +22,9 @@ from typing import Any
 import cli_shop
 import pytest
 from cli_driver import Cli, eventually
+
+from holdfast.cli import failures
+from holdfast.cli.main import EPILOG
 
 HERE = Path(__file__).parent
 COMMAND = [sys.executable, "-m", "holdfast"]
@@ -52,16 +56,28 @@ def process(environment: dict[str, str], cli: Cli) -> Iterator[subprocess.Popen[
         worker.stderr.close()
 
 
-def in_terminal(args: list[str], environment: dict[str, str]) -> tuple[int, str]:
-    """Run a command on a terminal of its own; its exit code, and what was to be seen, without the colours."""
+def in_terminal(args: list[str], environment: dict[str, str], answer: bytes = b"") -> tuple[int, str]:
+    """Run a command on a terminal of its own, where a question gets an answer; its exit code, and what was to be seen,
+    without the colours."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-    child = subprocess.Popen([*COMMAND, *args], env=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    child = subprocess.Popen(
+        [*COMMAND, *args], env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that ^C interrupts
+    )  # fmt: skip
     os.close(theirs)
     seen = b""
     with contextlib.suppress(OSError):  # Linux says so when the other side has closed
-        while chunk := os.read(ours, 65536):
-            seen += chunk
+        while True:
+            # A ^C between the question and the wait for its answer is only seen with the next key: press it again.
+            if select.select([ours], [], [], 2.0)[0]:
+                if not (chunk := os.read(ours, 65536)):
+                    break
+                seen += chunk
+                if b"[y/N]" not in chunk:
+                    continue
+            if answer and b"[y/N]" in seen:
+                os.write(ours, answer)
     os.close(ours)
     return child.wait(), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
 
@@ -114,6 +130,62 @@ def test_a_pipe_that_closes_early_is_no_error(environment: dict[str, str], cli: 
     result = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True)
     assert result.stdout.startswith("run-49\t")
     assert result.stderr == ""
+
+
+def test_a_pipe_that_nobody_reads_ends_a_command_as_sigpipe_does(environment: dict[str, str], cli: Cli) -> None:
+    cli("start", "add", "1", "--id", "x")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*COMMAND, "runs", "list"], env=environment, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "there"), [(b"n\n", 6, True), (b"\x03", 130, True), (b"\x04", 130, True), (b"y\n", 0, False)]
+)
+def test_a_question_that_is_declined_is_no_run_that_failed(
+    environment: dict[str, str], cli: Cli, worker: None, answer: bytes, code: int, there: bool
+) -> None:
+    cli("run", "add", "1", "--id", "done")
+    eventually(lambda: cli("runs", "show", "done", "--json").json["worker"] is None)
+    ended, seen = in_terminal(["runs", "delete", "done"], environment, answer)
+    assert (ended, "nothing was done" in seen) == (code, answer == b"n\n")
+    assert cli("runs", "list").out.startswith("done") is there
+
+
+def test_what_an_encoding_has_no_character_for_is_replaced_and_data_is_escaped(
+    environment: dict[str, str], cli: Cli, worker: None
+) -> None:
+    cli("run", "ship", "žluť", "--id", "ž1")
+    environment = {**environment, "PYTHONIOENCODING": "latin-1"}
+
+    def piped(*args: str) -> str:
+        done = subprocess.run([*COMMAND, *args], env=environment, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout.decode("latin-1")
+
+    assert piped("runs", "list").startswith("?1\tship\t")
+    assert "-> 2" in piped("runs", "show", "ž1")
+    assert json.loads(piped("runs", "show", "ž1", "--json"))["input"] == {"args": ["žluť"]}
+
+
+def test_a_terminal_that_knows_ascii_only_gets_nothing_else(
+    environment: dict[str, str], cli: Cli, worker: None
+) -> None:
+    cli("run", "many", "20", "--id", "ž" * 60)
+    environment = {**environment, "PYTHONIOENCODING": "ascii"}
+    code, seen = in_terminal(["runs", "tree", "ž"], environment)
+    assert (code, seen.isascii()) == (0, True)
+    assert "`- + 20 done: add x 20" in seen
+
+
+def test_each_exit_code_is_on_the_page_of_the_command() -> None:
+    page = (HERE.parents[1] / "docs" / "command.md").read_text()
+    codes = [value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)]
+    assert len(codes) == 10
+    assert [code for code in codes if f"\n| {code} | " not in page] == []
+    assert [code for code in codes if not re.search(rf"\b{code} ", EPILOG)] == []
 
 
 def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(cli: Cli, environment: dict[str, str]) -> None:

@@ -9,9 +9,11 @@ import pytest
 from cli_driver import Cli
 
 from holdfast import App
+from holdfast.cli.output import short_ids
 from holdfast.cli.runs import event_text, list_runs
 from holdfast.core import events as ev
 from holdfast.ports import Status
+from holdfast.views.filters import STATUS_WORDS
 
 pytestmark = pytest.mark.usefixtures("worker")
 
@@ -48,6 +50,8 @@ def test_list_is_tab_separated_newest_first(cli: Cli) -> None:
         (["--since", "1h", "--workflow", "buy"], ["buy-1"]),
         (["--since", "2099-01-01"], []),
         (["status:failed"], ["fails-1"]),
+        (["--status", "failed"], ["fails-1"]),
+        (["--status", "Sleeping"], ["asks-1"]),
         (["status:failed,waiting", "workflow:as*", "started:<1h"], ["asks-1"]),
         (["data.who=ann", "--workflow", "buy"], []),
     ],
@@ -67,8 +71,10 @@ def test_pages_go_on_where_the_page_before_says(cli: Cli) -> None:
 
 
 def test_the_statuses_that_can_be_asked_for_are_all(cli: Cli) -> None:
+    """And in the words of a filter."""
     choices = next(p for p in list_runs.params if p.name == "statuses").type.choices  # type: ignore[attr-defined]
-    assert [*choices] == [*Status]
+    assert [*choices] == [*STATUS_WORDS]
+    assert {*STATUS_WORDS.values()} == {*Status}
 
 
 @pytest.mark.usefixtures("runs")
@@ -134,6 +140,18 @@ def test_history_says_once_why_a_run_is_stuck() -> None:
     assert event_text({"kind": "RunStuck", "detail": {"reason": "unknown"}}) == 'reason="unknown"'
 
 
+@pytest.mark.parametrize(("result", "text"), [(0, "→ 0"), (False, "→ false"), ("", '→ ""'), (None, ""), (7, "→ 7")])
+def test_history_tells_each_result_that_is_one_and_not_the_thread(result: object, text: str) -> None:
+    completed = {"kind": "StepCompleted", "detail": {"result": result, "thread": "holdfast-step-0", "undoes": ""}}
+    assert event_text(completed) == text
+
+
+def test_history_tells_what_was_sent_and_set_whatever_it_is() -> None:
+    assert event_text({"kind": "HookReceived", "detail": {"payload": False, "by": ""}}) == "payload=false"
+    assert event_text({"kind": "DataSet", "detail": {"args": 0}}) == "= 0"
+    assert event_text({"kind": "ChildStarted", "detail": {"again": False}}) == ""
+
+
 @pytest.mark.usefixtures("runs")
 def test_export_is_the_whole_history_as_it_is_stored(cli: Cli) -> None:
     lines = cli("runs", "export", "total-1").out.splitlines()
@@ -160,6 +178,19 @@ def test_the_store_alone_is_enough_to_look(cli: Cli) -> None:
     for command in ("show", "history", "tree", "export"):
         assert cli.without_code("runs", command, "buy-1").out == cli("runs", command, "buy-1").out
     assert len(cli.without_code("runs", "list").lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--since", "0001-01-01"], "--since '0001-01-01': give how long ago"),
+        (["--since", "9999-12-31T23:59-14:00"], "give how long ago"),
+        (["data.x=" + "[" * 3_000], "is nested too deeply to be read"),
+        (["--data", "x=" + "[" * 3_000], "is nested too deeply to be read"),
+    ],
+)
+def test_what_no_clock_shows_and_what_is_too_deep_is_refused(cli: Cli, words: list[str], said: str) -> None:
+    assert said in cli("runs", "list", *words, code=2).err
 
 
 def test_no_runs_are_said_to_be_none(cli: Cli) -> None:
@@ -195,6 +226,9 @@ def test_ids_as_they_are_shown_can_be_given_back(cli: Cli) -> None:
     cli("run", "buy", '{"id": "o1", "qty": 2}', "--id", "b1")
     (child,) = cli("runs", "show", "b1", "--json").json["children"]
     shown = f"b1…{child.removeprefix('b1')}"
+    named = cli("run", "buy", '{"id": "o2", "qty": 2}', "--json").json
+    ids = [named["id"], *named["children"]]
+    assert [cli("runs", "show", text, "--json").json["id"] for text in short_ids(ids).values()] == ids
     for text in (shown, shown.replace("…", ".."), child[:5] + "…", "b1…" + child[-6:], child):
         assert cli("runs", "show", text, "--json").json["id"] == child
     assert "no run has the id" in cli("runs", "show", "b1…nothing", code=3).err

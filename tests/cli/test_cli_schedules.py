@@ -121,6 +121,7 @@ def test_backfill_up_to_today_ends_now(cli: Cli, worker: None) -> None:
         (["show", "nosuch"], 3, "no schedule named 'nosuch' in app 'shop'; known: yearly"),
         (["pause", "nosuch"], 3, "schedules list"),
         (["backfill", "yearly", "--from", "soon"], 2, "give a day or a time"),
+        (["backfill", "yearly", "--from", "9999999w"], 2, "give a day or a time"),
         (["backfill", "yearly", "--from", "2999-01-01"], 2, "begins before it ends"),
         (["delete", "yearly"], 2, "--yes"),
         (["frobnicate"], 2, "known: list, show, pause, resume, trigger, backfill, delete"),

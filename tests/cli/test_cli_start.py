@@ -73,6 +73,8 @@ def test_the_same_call_from_python_and_from_a_shell_is_the_same_run(cli: Cli) ->
     ("args", "code", "words"),
     [
         (["start", "nosuch"], 3, "known: add"),
+        (["start", "add", "[" * 3_000], 2, "is nested too deeply to be read"),
+        (["start", "add", "--args-json", "[" * 3_000], 2, "--args-json isn't JSON"),
         (["start", "add"], 2, "missing a required argument: 'a'"),
         (["start", "add", "1", "c=2"], 2, "unexpected keyword argument 'c'"),
         (["start", "add", "one"], 2, "a: expected int, got 'one'"),

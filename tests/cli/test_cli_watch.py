@@ -13,8 +13,9 @@ from cli_driver import Cli, eventually
 
 from holdfast import hook
 from holdfast.app import App
-from holdfast.cli.output import Line, print_table
+from holdfast.cli.output import Line, print_table, short_ids
 from holdfast.cli.tree import Painter
+from holdfast.ports import RunRow
 from holdfast.testing import TestApp
 from holdfast.views.details import read_details
 from holdfast.views.reading import RunTree
@@ -67,6 +68,25 @@ def answer(store: str) -> None:
     someone = App("shop", store)
     someone.get_run("a1").send("shop-approval", {"ok": True})
     someone.close()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_status_that_is_over_is_not_told_and_times_go_forward(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(RunTree):
+        """The run goes on after its row was read, and before its events are."""
+
+        def _read(self, row: RunRow, depth: int) -> None:
+            if row.status == "WAITING":
+                answer(cli.store)
+                eventually(lambda: self.store.get("a1").status == "SUCCESS")  # type: ignore[union-attr]
+            super()._read(row, depth)
+
+    monkeypatch.setattr("holdfast.cli.watch.RunTree", Late)
+    cli("start", "asks", "bob", "--id", "a1")
+    cli.wait_for("a1", "WAITING")
+    told = cli("runs", "watch", "a1").lines
+    assert [line[2] for line in told] == ["RunStarted", "HookOpened", "HookReceived", "RunCompleted", "SUCCESS"]
+    assert [line[0] for line in told] == sorted(line[0] for line in told)
 
 
 @pytest.mark.usefixtures("worker")
@@ -181,6 +201,37 @@ def test_ids_are_short_for_eyes() -> None:
 def test_a_table_for_a_pipe_keeps_each_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["A", "B"], [["x\ny", "z\tz"]])
     assert capsys.readouterr().out == "x y\tz z\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads"),
+    [
+        (100, ["RUN", "WORKFLOW", "CREATED", "TOOK", "DOING"]),
+        (70, ["RUN", "WORKFLOW", "TOOK", "DOING"]),
+        (60, ["RUN", "WORKFLOW", "DOING"]),
+        (34, ["RUN", "WORKFLOW", "DOING"]),
+    ],
+)
+def test_on_a_narrow_terminal_columns_are_left_out_and_lines_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, heads: list[str]
+) -> None:
+    monkeypatch.setattr("holdfast.cli.output.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    row = ["6f04b7a1", "a-long-name-of-a-workflow", "3m10s ago", "2m59s", "waiting for hook 'approval', until tomorrow"]
+    print_table(["RUN", "WORKFLOW", "CREATED", "TOOK", "DOING"], [row], left_out_first=("CREATED", "TOOK"))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == heads
+    assert max(len(first), len(second)) <= columns
+    assert second.startswith("6f04b7a1  ")
+
+
+def test_ids_in_a_list_are_short_and_tell_parents_from_children() -> None:
+    one, other = "6f04b7a1-52d6-473c-bd30-92140f0a7847", "7c0e9d20-52d6-473c-bd30-92140f0a7847"
+    assert short_ids([one, f"{one}.ship.7c0", other, "order-1"]) == {
+        one: "6f04b7a1…7847", f"{one}.ship.7c0": "6f04b7a1….ship.7c0", other: "7c0e9d20", "order-1": "order-1",
+    }  # fmt: skip
+    twin = "6f04b7a1-0000-473c-bd30-92140f0a7847"
+    assert short_ids([one, twin]) == {one: one, twin: twin}
 
 
 def test_children_are_shown_as_what_they_do_however_many_there_are(tmp_path: Path) -> None:

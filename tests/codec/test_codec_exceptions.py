@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import pickle
 import sys
 import traceback
 import urllib.error
@@ -19,7 +20,7 @@ import pytest
 from holdfast import errors
 from holdfast.codec import Codec, RemoteTraceback
 from holdfast.codec.exceptions import own_frames
-from holdfast.errors import DecodeError, StepError
+from holdfast.errors import DecodeError, EncodeError, StepError
 
 
 @pytest.fixture
@@ -301,7 +302,7 @@ def test_notes_come_back(codec: Codec) -> None:
     assert again.__notes__ == ["while paying"]
 
 
-def test_what_cannot_be_recorded_becomes_its_repr(codec: Codec) -> None:
+def test_what_cannot_be_recorded_shows_as_its_repr(codec: Codec) -> None:
     class Rude:
         def __repr__(self) -> str:
             raise RuntimeError
@@ -312,10 +313,50 @@ def test_what_cannot_be_recorded_becomes_its_repr(codec: Codec) -> None:
     again = there_and_back(codec, exc)
     assert type(again) is ValueError
     assert again.args[0] == "x"
-    assert again.args[1].startswith("<object object")
-    assert again.args[2] == "'t'"
+    assert str(again.args[1]).startswith("<object object")
+    assert repr(again.args[2]) == "'t'"
     assert state(again) == {"rude": again.rude, "fine": (1, 2)}  # type: ignore[attr-defined]
-    assert again.rude.startswith("<Rude instance at")  # type: ignore[attr-defined]
+    assert repr(again.rude).startswith("<Rude instance at")  # type: ignore[attr-defined]
+
+
+class Response:
+    status_code = 404
+
+    def __repr__(self) -> str:
+        return "<Response [404]>"
+
+
+class StatusError(Exception):
+    def __init__(self, response: Response) -> None:
+        super().__init__("not found")
+        self.response = response
+
+
+def test_who_asks_for_more_of_what_could_not_be_recorded_is_told_why_it_is_not_there(codec: Codec) -> None:
+    again: Any = there_and_back(codec, StatusError(Response()))
+    for response in (
+        again.response,
+        there_and_back(codec, raised(again)).response,
+        pickle.loads(pickle.dumps(again.response)),
+    ):  # type: ignore[attr-defined]
+        assert (str(response), repr(response)) == ("<Response [404]>", "<Response [404]>")
+        assert f"{response:>18}" == "  <Response [404]>"
+        assert response == again.response
+        with pytest.raises(AttributeError) as caught:
+            _ = response.status_code
+        assert "StatusError.response (test_codec_exceptions.Response) could not be recorded" in str(caught.value)
+        assert "in the step" in str(caught.value)
+    with pytest.raises(EncodeError, match="a part of an exception that could not be recorded"):
+        codec.encode({"status": again.response})
+    assert codec.plain(codec.encode_error(again))["state"] == {"response": "<Response [404]>"}
+
+
+def test_what_was_recorded_as_the_text_of_its_repr_is_still_read(codec: Codec) -> None:
+    record = json.loads(codec.encode_error(StatusError(Response())))
+    record["state"] = {"response": "<Response [404]>"}
+    again = codec.decode_error(json.dumps(record).encode())
+    assert type(again) is StatusError
+    assert state(again) == {"response": "<Response [404]>"}
 
 
 def test_recording_never_fails_not_even_past_the_limit() -> None:
@@ -428,7 +469,7 @@ def test_a_validation_error_of_pydantic_comes_back_as_one() -> None:
     before, after = caught.value.errors(), back.errors()
     assert [(e["type"], e["loc"], e["msg"]) for e in after] == [(e["type"], e["loc"], e["msg"]) for e in before]
     assert after[0]["input"] == "a {lot}"
-    assert after[1]["input"].startswith("<object object")
+    assert repr(after[1]["input"]).startswith("<object object")
     assert "2 validation errors for Priced" in str(back)
     again = codec.decode_error(codec.encode_error(back))
     assert str(again) == str(back)

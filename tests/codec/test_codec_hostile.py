@@ -65,7 +65,7 @@ def test_a_tag_that_nobody_knows_is_always_refused(tag: str, rest: dict[str, Any
         CODEC.decode(data)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.recursive(tagged | junk, lambda inner: st.lists(inner, max_size=3) | st.builds(lambda v: {"a": v}, inner)))
 def test_a_damaged_tag_is_a_decode_error_and_nothing_else(data: Any) -> None:
     text = json.dumps(data, allow_nan=False, default=str) if _finite(data) else "{}"

@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import socket
 from collections import Counter, defaultdict, namedtuple
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -197,3 +198,17 @@ def test_a_value_whose_repr_fails_is_refused_all_the_same(codec: Codec) -> None:
             raise RuntimeError
 
     assert refusal(codec, [Rude()]).startswith("result: $[0]: <Rude instance at")
+
+
+def test_an_annotation_that_cannot_be_evaluated_is_told_instead_of_asking_for_it() -> None:
+    codec = Codec()
+    module: dict[str, Any] = {"__name__": "elsewhere"}  # it has imported none of the classes
+    exec("from __future__ import annotations\ndef fn(given: list[Line], other: int) -> Point: ...", module)
+    codec.hints_for(module["fn"])
+    text = refusal(codec, Line("a", Decimal(1)))
+    assert "the annotation 'list[Line]' of parameter 'given' of fn can't be evaluated; import Line at run time" in text
+    assert "not under TYPE_CHECKING, or app.codec.types.register(Line)" in text
+    assert "the annotation 'Point' of the result of fn can't be evaluated" in refusal(codec, Point(1, 2))
+    assert "annotate the parameter or result with Struct" in refusal(codec, Struct(1))
+    codec.types.register(Line)
+    assert codec.decode(codec.encode(Line("a", Decimal(1)))) == Line("a", Decimal(1))

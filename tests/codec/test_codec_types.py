@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime as dt
 import decimal
 import subprocess
 import sys
 import types
 from collections.abc import Callable, Coroutine, Mapping
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, Optional, TypeVar
 
@@ -314,3 +316,85 @@ assert codec.decode({parcels_script.codec.encode(parcels_script.Parcel(4))!r}) =
 def test_decimal_is_untouched_by_the_callers_context() -> None:
     with decimal.localcontext(prec=3):
         assert Codec().decode(Codec().encode(decimal.Decimal("1.23456789"))) == decimal.Decimal("1.23456789")
+
+
+# -- pydantic's own types of fields
+
+
+class Callback(pydantic.BaseModel):
+    url: pydantic.HttpUrl
+    others: list[pydantic.AnyUrl] = []
+    when: dt.datetime | None = None
+
+    @pydantic.field_validator("url")
+    @classmethod
+    def seen(cls, url: pydantic.HttpUrl) -> pydantic.HttpUrl:
+        VALIDATED.append(url)
+        return url
+
+
+class Order(pydantic.BaseModel):
+    callbacks: dict[str, Callback]
+
+
+class Login(pydantic.BaseModel):
+    site: pydantic.HttpUrl
+    password: pydantic.SecretStr
+
+
+VALIDATED: list[object] = []
+
+
+def test_fields_that_only_pydantic_can_write_come_back_as_they_were() -> None:
+    codec = Codec()
+    codec.types.register(Order)
+    callback = Callback(url="http://a.example/x", others=["ftp://b.example/"], when=dt.datetime(2030, 1, 1))  # type: ignore[arg-type, list-item]
+    order = Order(callbacks={"done": callback})
+    VALIDATED.clear()
+    again = codec.decode(codec.encode(order))
+    assert again == order
+    assert type(again.callbacks["done"].url) is pydantic.HttpUrl
+    assert again.callbacks["done"].model_fields_set == callback.model_fields_set
+    assert codec.encode(again) == codec.encode(order)
+    assert VALIDATED == []  # what was recorded is the state that validators have left
+
+
+def test_a_secret_is_not_recorded_as_stars() -> None:
+    codec = Codec()
+    codec.types.register(Login)
+    login = Login(site="http://a.example", password="hush")  # type: ignore[arg-type]
+    with pytest.raises(EncodeError) as caught:
+        codec.encode([login])
+    assert "$[0].password: SecretStr('**********') of type pydantic.types.SecretStr can't be recorded" in str(
+        caught.value
+    )
+    assert "let the step read the secret where it is kept, or encrypt values" in str(caught.value)
+    codec.types.register(pydantic.SecretStr, encode=pydantic.SecretStr.get_secret_value, decode=pydantic.SecretStr)
+    again = codec.decode(codec.encode(login))
+    assert again == login
+    assert again.password.get_secret_value() == "hush"
+
+
+class Chained(pydantic.BaseModel):
+    next: Chained | None = None
+    odd: Any = None
+
+
+def test_a_model_that_cannot_be_recorded_is_refused_at_once_however_deep_it_is() -> None:
+    codec = Codec()
+    codec.types.register(Chained)
+    chain = Chained(odd=object())
+    for _ in range(40):
+        chain = Chained(next=chain)
+    with pytest.raises(EncodeError, match=r"next\.odd: <object object"):
+        codec.encode(chain)
+    chain.next = chain
+    with pytest.raises(EncodeError, match="refers back to"):
+        codec.encode(chain)
+
+
+def test_an_app_that_has_registered_addresses_itself_still_reads_what_it_has_recorded() -> None:
+    codec = Codec()
+    codec.types.register(IPv4Address, encode=lambda ip: {"ip": str(ip)}, decode=lambda data: IPv4Address(data["ip"]))
+    assert codec.decode(b'{"$":"IPv4Address","v":{"ip":"10.0.0.1"}}') == IPv4Address("10.0.0.1")
+    assert codec.decode(codec.encode(IPv4Address("10.0.0.1"))) == IPv4Address("10.0.0.1")

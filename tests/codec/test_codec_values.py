@@ -8,6 +8,7 @@ import sys
 from collections import OrderedDict, deque
 from decimal import Decimal
 from fractions import Fraction
+from ipaddress import ip_interface, ip_network
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from uuid import UUID
@@ -119,6 +120,9 @@ scalars = (
     | st.builds(lambda t, z, f: t.replace(tzinfo=z, fold=f), st.times(), zones, folds)
     | st.timedeltas()
     | st.sampled_from([PurePosixPath("/a/b"), PureWindowsPath("C:\\x"), Path("a/ü"), Path("caf\udce9")])
+    | st.ip_addresses()
+    | st.sampled_from(["10.0.0.0/8", "::/0"]).map(ip_network)
+    | st.sampled_from(["10.0.0.1/8", "fe80::1%eth0/64"]).map(ip_interface)
     | st.sampled_from([*Color, *Level, *Mode, Perm(0), Perm.R, Perm.R | Perm.W, IntPerm(7), IntPerm.R])
 )
 hashables = st.recursive(

@@ -16,6 +16,8 @@ from holdfast import (
     DefinitionError,
     DuplicateNameError,
     RunCancelledError,
+    Saga,
+    SagaFailed,
     WorkflowTimeoutError,
     group,
     hook,
@@ -114,6 +116,28 @@ def test_a_step_sees_what_it_comes_after_and_nothing_else(app: App) -> None:
     dag.add_step("c", lambda ctx: ctx, depends_on=["b"])
     with TestApp(app):
         assert dag.start({"x": 0}).result()["c"] == {"x": 0, "a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("kind", [Dag, Saga])
+def test_a_lambda_that_gives_a_coroutine_fails_and_says_what_to_give(app: App, kind: type[Dag | Saga]) -> None:
+    """In a run and in a plain call alike: the step was defined as a plain one, and nobody awaits what it gives."""
+
+    async def charge(order: str) -> str:
+        return f"{order} is paid"
+
+    given = []
+    good = kind("good", app=app).add_step("charge", charge)
+    bad = kind("bad", app=app).add_step("charge", lambda order: given.append(charge(order)) or given[-1], max_retries=0)
+    said = "can't be recorded; await it.* give the async function itself"
+    with TestApp(app):
+        assert good.start({"order": "o"}).result()["charge"] == "o is paid"
+        with pytest.raises((DagFailed, SagaFailed), match=said):
+            bad.start({"order": "o"}).result()
+    assert asyncio.run(good({"order": "o"}))["charge"] == "o is paid"
+    with pytest.raises((DagFailed, SagaFailed), match=said):
+        asyncio.run(bad({"order": "o"}))
+    for each in given:
+        each.close()  # else Python warns that nobody has awaited it
 
 
 def test_large_values_are_recorded_once(app: App) -> None:

@@ -179,6 +179,7 @@ def test_a_compensation_is_retried_and_one_that_finally_fails_keeps_no_other_fro
         run = trip.start()
         error = failure_of(run)
         assert run.steps["stubborn"].attempts == 3
+        assert run.steps["stubborn"].undoes == run.steps["book#2"].cmd, "the name in the error is found"
     assert steps.done[2:] == ["release the flight"]
     assert len(attempts) == 3
     assert error.compensated == ["book"]

@@ -163,7 +163,7 @@ def test_what_is_no_signature_is_refused_where_it_is_given() -> None:
         (lambda: add.s(1, 2).on_error(add.s(1, 2)).start(), "too many positional"),
         (lambda: chain().start(), "has no members"),
         (lambda: chord([add.s(1, 2)]).start(), "has no body"),
-        (lambda: add.s(1, 2).set(retries=3), "a step has no option 'retries' here; known: delay"),
+        (lambda: add.s(1, 2).set(retries=3), "a step has no option 'retries'; here that is max_retries"),
         (lambda: ship.s(1).set(queue="a"), "a workflow has no option 'queue'"),
         (lambda: add.s(1, 2).apply_async(ignore_result=3), "has no option 'ignore_result'"),
         (lambda: add.chunks([], 0), r"add.chunks\(\): size=0: give a number of 1 or more"),

@@ -106,3 +106,23 @@ def test_a_store_that_cannot_be_reached_keeps_the_web_process_from_starting(tmp_
     for lifespan in (app.lifespan, app.lifespan(worker=False)):
         with pytest.raises(StoreUnavailableError, match="doesn't exist"):
             asyncio.run(enter(Starlette(lifespan=lifespan)))
+
+
+def test_async_code_has_a_worker_for_the_length_of_a_block(app: App) -> None:
+    log: list[str] = []
+    define(app, log)
+
+    async def main() -> str:
+        async with app.worker():
+            return str(await (await app.astart("fulfil", "o-1")))
+
+    async def fails() -> None:
+        async with app.worker():
+            raise LookupError("of the block")
+
+    assert asyncio.run(main()) == "o-1 by client"
+    assert log == ["open", "close"]
+    with pytest.raises(LookupError, match="of the block"):
+        asyncio.run(fails())
+    with app.worker():  # and again
+        assert app.start("fulfil", "o-2").result(timeout=10) == "o-2 by client"

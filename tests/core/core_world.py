@@ -93,11 +93,15 @@ class World:
     # -- the code in memory
 
     def replay(
-        self, history: list[ev.AnyEvent] | None = None, strict: bool | None = None, passed: int | None = None
+        self,
+        history: list[ev.AnyEvent] | None = None,
+        strict: bool | None = None,
+        passed: int | None = None,
+        is_new: bool = False,
     ) -> Execution:
         """A fresh execution, brought to the end of a history and settled."""
         is_strict = self.strict if strict is None else strict
-        execution = fresh(self.app, self.workflow, self.run_id, self.greenlets, is_strict)
+        execution = fresh(self.app, self.workflow, self.run_id, self.greenlets, is_strict, is_new)
         execution.said = self.said  # type: ignore[attr-defined]
         execution.on_background_error = lambda context: self.heard.append(context["message"])
         past = self.history if history is None else history
@@ -331,8 +335,10 @@ class World:
 CANCELLED = object()
 
 
-def fresh(app: App, workflow: str, run_id: str, greenlets: Greenlets, strict: bool = False) -> Execution:
-    info = RunInfo(run_id=run_id, app=app.name, strict=strict)
+def fresh(
+    app: App, workflow: str, run_id: str, greenlets: Greenlets, strict: bool = False, is_new: bool = False
+) -> Execution:
+    info = RunInfo(run_id=run_id, app=app.name, strict=strict, is_new=is_new)
     execution = Execution(info, program_for(app.definitions, workflow, RunOptions()), app.codec, greenlets)
     execution.trace = []  # type: ignore[attr-defined]
     return execution

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from core_code import Broken, a, b, world
 
-from holdfast import hook, wf
+from holdfast import WrongContextError, hook, shield, wf
 from holdfast.core import commands as co
 from holdfast.core import events as ev
 
@@ -105,3 +106,33 @@ def test_arguments_that_cannot_be_recorded_fail_the_run() -> None:
     run.complete(run.step("a"))
     assert "object" in str(run.result())
     assert run.kinds()[-1] == "RunFailed"
+
+
+def test_a_cancellation_that_a_shield_has_kept_is_not_forgotten() -> None:
+    async def flow(n: int = 0) -> Any:
+        async with shield():
+            await a(n)
+        wf.continue_as_new(n + 1)
+
+    run = world(flow, strict=True)
+    run.complete(run.step("a"))
+    run.cancel("enough")
+    run.complete(run.step("a"))
+    assert run.kinds()[-1] == "RunCancelled"
+    assert run.of(ev.RunCancelled)[0].reason == "enough"
+
+
+def test_in_a_task_of_a_group_it_says_where_to_call_it() -> None:
+    async def flow(n: int = 0) -> Any:
+        async def task() -> None:
+            await a(n)
+            wf.continue_as_new(n + 1)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(task())
+
+    run = world(flow)
+    run.complete(run.step("a"))
+    error = run.result()
+    assert isinstance(error, WrongContextError)
+    assert "continue_as_new() was called in a task of a TaskGroup" in str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import os
 import subprocess
@@ -448,3 +449,30 @@ def test_a_thread_whose_pool_is_closed_leaves_nothing_behind() -> None:
     while traces[0]() is not None and time.monotonic() < deadline:  # it is let go of a moment after the thread's end
         time.sleep(0.001)
     assert traces[0]() is None
+
+
+def test_what_clean_up_sets_reaches_no_other_run() -> None:
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+    seen: list[str] = []
+
+    async def halves() -> Any:
+        try:
+            yield 1
+        finally:
+            tenant.set("a generator")
+
+    async def flow() -> Any:
+        tenant.set("acme")
+        generator = halves()
+        await anext(generator)
+        try:
+            await a()
+        finally:
+            seen.append(tenant.get())
+            tenant.set("acme, leaving")
+
+    run = world(flow)
+    run.wake()
+    run.crash()
+    assert seen == ["acme"]
+    assert tenant.get() == "nobody"

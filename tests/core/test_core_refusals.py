@@ -12,7 +12,8 @@ from core_code import a, world
 
 from holdfast import WrongContextError
 from holdfast.core.greenlets import Greenlets
-from holdfast.core.loop import _REFUSED, WorkflowLoop
+from holdfast.core.loop import _CHANGING, _WAITING, WorkflowLoop
+from holdfast.errors import WorkflowBlocked
 
 
 async def refused(call: Callable[[], Any]) -> str:
@@ -43,15 +44,31 @@ CALLS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", CALLS)
-def test_what_needs_a_thread_a_socket_or_the_loop_itself_says_to_use_a_step(what: str) -> None:
+@pytest.mark.parametrize("what", [what for what in CALLS if what not in _CHANGING])
+def test_what_needs_a_thread_or_a_socket_sets_the_run_aside_whatever_the_code_makes_of_it(what: str) -> None:
+    async def flow() -> Any:
+        await a()
+        try:
+            return await refused(CALLS[what])
+        except BaseException:
+            return "swallowed"
+
+    run = world(flow)
+    with pytest.raises(
+        WorkflowBlocked, match=r"uses threads.* at .*test_core_refusals.py:\d+ in .*move this into a step"
+    ):
+        run.complete(run.step("a"))
+
+
+@pytest.mark.parametrize("what", [what for what in CALLS if what in _CHANGING])
+def test_the_loop_itself_can_not_be_changed(what: str) -> None:
     async def flow() -> Any:
         await a()
         return await refused(CALLS[what])
 
     run = world(flow)
     run.complete(run.step("a"))
-    assert "put the work into a step" in run.result()
+    assert "can't be stopped, closed or changed" in run.result()
 
 
 def test_every_method_of_an_event_loop_is_either_ours_or_refused() -> None:
@@ -61,7 +78,7 @@ def test_every_method_of_an_event_loop_is_either_ours_or_refused() -> None:
         if callable(method) and getattr(WorkflowLoop, name) is method and not name.startswith("_")
     }
     assert inherited == set()
-    assert set(_REFUSED) <= {name for name in dir(WorkflowLoop)}
+    assert {*_WAITING, *_CHANGING} <= {name for name in dir(WorkflowLoop)}
 
 
 def test_a_loop_is_of_no_use_without_its_run() -> None:

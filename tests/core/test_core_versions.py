@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from core_code import Broken, a, b, c, deploy, world
+from core_code import Broken, a, b, c, code, deploy, world
 
-from holdfast import NondeterminismError, wf
+from holdfast import NondeterminismError, sleep, wf
 from holdfast.core import events as ev
 
 
@@ -105,3 +105,39 @@ def test_a_run_made_by_a_newer_version_is_refused_with_the_remedy() -> None:
     history[0].flags = ("from the future",)  # type: ignore[union-attr]
     with pytest.raises(NondeterminismError, match=r"from the future.*upgrade this worker"):
         run.replay(history)
+
+
+def test_a_run_whose_step_is_under_way_was_past_the_change_though_nothing_is_recorded_of_it() -> None:
+    run = world(old, strict=True)
+    run.complete(run.step("a"))
+    deploy(run, new)
+    assert list(run.pending().values()) == ["b"]
+    run.complete(run.step("b"), "old")
+    assert run.result() == "old"
+
+
+def test_a_run_that_sleeps_was_past_a_change_before_the_sleep() -> None:
+    async def before() -> Any:
+        await sleep(5)
+        return "old"
+
+    async def after() -> Any:
+        way = await a() if wf.patched("a first") else "old"
+        await sleep(5)
+        return way
+
+    run = world(before, strict=True)
+    run.wake()
+    deploy(run, after)
+    assert list(run.pending().values()) == []
+    run.fire()
+    assert run.result() == "old"
+
+
+def test_a_fork_goes_the_new_way_where_nothing_of_its_own_is_under_way() -> None:
+    run = world(old, strict=True)
+    run.complete(run.step("a"))
+    run.app = code(new)
+    fork = run.replay(run.history, is_new=True)
+    assert [event.name for event in fork.journal.new_events] == ["c instead of b"]
+    fork.evict()

@@ -229,8 +229,9 @@ def check(world: World, verdict: Verdict, listeners: list[str], plan: Plan) -> N
         world.check_histories()
     except AssertionError as error:
         verdict.wrong.append(str(error))
+    longest = max(plan.stops) if "stop" in WAYS[plan.way] else 0.0
     for run_id, run in runs.items():
-        check_steps(world, verdict, ledger, run_id)
+        check_steps(world, verdict, ledger, run_id, longest)
         if run.status == "STUCK":
             verdict.stuck.append(f"{run_id}: {run.reason}")
     for run_id in [*ledger.expected, *ledger.forked, *listeners]:
@@ -258,9 +259,11 @@ def check(world: World, verdict: Verdict, listeners: list[str], plan: Plan) -> N
     figures["controls"] = sum(ledger.counts[what] for what in ("paused", "resumed", "cancelling", "retried"))
 
 
-def check_steps(world: World, verdict: Verdict, ledger: Ledger, run_id: str) -> None:
+def check_steps(world: World, verdict: Verdict, ledger: Ledger, run_id: str, longest_stop: float = 0.0) -> None:
     """One outcome each (see `check_histories`), which somebody executed, and nothing begun after it; and nothing begun
-    while the run was paused."""
+    while the run was paused. A pause bears the time at which its turn began: a worker that is frozen before it commits has
+    not paused anything yet."""
+    grace = GRACE + longest_stop * 1_000_000
     events = world.events(run_id)
     anew = [event.ts for event in events if isinstance(event, ev.AttemptStarted)]
     held_since = 0
@@ -289,7 +292,7 @@ def check_steps(world: World, verdict: Verdict, ledger: Ledger, run_id: str) -> 
                 after = ", ".join(f"{(at - event.ts) / 1e6:.3f} s" for at in late)
                 verdict.repeated.append(f"{name} {event.name} began {after} after its outcome was recorded")
     for (name, at), (since, until) in itertools.product(begun, holds):
-        if since + GRACE < at < until:
+        if since + grace < at < until:
             verdict.unasked.append(f"{name} began {(at - since) / 1e6:.3f} s after its run was paused")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import effects
 import pytest
@@ -10,7 +11,7 @@ from test_commit_failures import running_engine
 from waiting import MovedClock, wait_until
 from world import World
 
-from holdfast import App, RetryableError, this_step
+from holdfast import App, RetryableError, StepTimeoutError, this_step
 from holdfast.core import events as ev
 from holdfast.engine.settings import Settings
 
@@ -77,4 +78,51 @@ def test_a_step_that_was_put_off_while_the_clock_was_ahead_is_tried_as_soon_as_i
         wait_until(lambda: run.history()[-1].kind == "StepRetrying")
         clock.move(days=-400)
         assert run.result(timeout=20) == "done"
+    app.close()
+
+
+def test_a_run_that_is_tried_again_waits_as_long_as_it_was_to(tmp_path: Path) -> None:
+    app = App("clocks", str(tmp_path / "clocks.db"))
+    clock = app.storage.clock = MovedClock()
+    failed: list[bool] = []
+
+    @app.workflow(max_retries=1, retry_delay="1s")
+    def flow() -> str:
+        if not failed:
+            failed.append(True)
+            raise ValueError
+        return "done"
+
+    clock.move(days=400)
+    with app.worker(settings=Settings(sweep=0.1)):
+        run = flow.start()
+        wait_until(lambda: run.status == "RETRY")
+        clock.move(days=-400)
+        assert run.result(timeout=20) == "done"
+    assert "ClockSetBack" in [event.kind for event in run.history()]
+    app.close()
+
+
+@pytest.mark.parametrize("words", [{"timeout": "1s"}, {"timeout": None, "stall_timeout": "1s"}])
+def test_a_step_that_was_handed_over_while_the_clock_was_ahead_ends_in_time(
+    tmp_path: Path, words: dict[str, Any]
+) -> None:
+    app = App("clocks", str(tmp_path / "clocks.db"))
+    clock = app.storage.clock = MovedClock()
+
+    @app.step(max_retries=0, **words)
+    def pay() -> str:
+        return this_step.hand_over()
+
+    @app.workflow
+    def flow() -> str:
+        return pay()
+
+    clock.move(days=400)
+    with app.worker(settings=Settings(sweep=0.1)):
+        run = flow.start()
+        wait_until(lambda: "StepHandedOver" in [event.kind for event in run.history()])
+        clock.move(days=-400)
+        with pytest.raises(StepTimeoutError):
+            run.result(timeout=20)
     app.close()

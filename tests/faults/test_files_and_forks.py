@@ -23,9 +23,39 @@ def litter(world: World) -> list[str]:
 def test_a_worker_that_stops_leaves_no_files(world: World) -> None:
     worker = world.worker()
     effects.sequence.start(3).result(timeout=20)
+    assert len(litter(world)) in (2, 3), "its lock, its bell, and ours if it was rung"
+    world.stop(worker)
+    world.app.close()
+    assert litter(world) == []
+
+
+def test_those_who_wait_one_after_the_other_share_a_bell_which_goes_with_the_process(world: World) -> None:
+    worker = world.worker()
+    world.until(lambda: len(litter(world)) == 2)  # before that nobody rings, and no bell is kept
+    code = """
+import effects, os
+names = set()
+for _ in range(5):
+    effects.sequence.start(1).result(timeout=20)
+    names.add(tuple(sorted(name for name in os.listdir(os.environ["FOLDER"]) if "-bell-" in name)))
+assert len(names) == 1, names
+"""
+    assert world.python("-c", code, FOLDER=str(world.folder)).wait(20) == 0, world.log()
     assert len(litter(world)) == 2
     world.stop(worker)
-    assert litter(world) == []
+
+
+def test_a_bell_whose_file_was_removed_is_not_used_again(world: World) -> None:
+    world.worker()
+    world.until(lambda: len(litter(world)) == 2)
+    workers = litter(world)
+    effects.sequence.start(1).result(timeout=20)
+    (ours,) = set(litter(world)) - set(workers)
+    (world.folder / ours).unlink()
+    effects.sequence.start(1).result(timeout=20)  # nobody can ring, so that it takes a second
+    effects.sequence.start(1).result(timeout=20)
+    (other,) = set(litter(world)) - set(workers)
+    assert other != ours
 
 
 def test_what_killed_workers_and_clients_leave_is_cleared_away(world: World) -> None:
@@ -95,6 +125,7 @@ def test_bells_ring_where_paths_are_long(tmp_path: Path, long_name: bool) -> Non
             assert effects.sequence.start(1).result(timeout=20) == 0
         assert time.monotonic() - begin < 2, world.log()
         world.stop(worker)
+        world.app.close()
         assert litter(world) == []
 
 
@@ -145,6 +176,49 @@ def test_a_forked_child_starts_runs_of_its_own(world: World) -> None:
     assert world.python("-c", in_a_fork(job)).wait(20) == 0, world.log()
     world.worker()
     world.until(lambda: len(world.app.runs()) == 2 and world.is_done())
+
+
+FORK_BETWEEN_WAITS = """
+import os, sys, effects
+effects.sequence.start(1).result(timeout=20)
+bells = [name for name in os.listdir(os.environ["FOLDER"]) if "-bell-" in name]
+pid = os.fork()
+if pid == 0:
+    if "waits" in os.environ["CHILD"]:
+        effects.sequence.start(1).result(timeout=20)
+    sys.exit()  # with all that is done at exit
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert sorted(bells) == sorted(name for name in os.listdir(os.environ["FOLDER"]) if "-bell-" in name)
+effects.sequence.start(1).result(timeout=20)
+"""
+
+
+@pytest.mark.parametrize("child", ["waits", "only ends"])
+def test_a_forked_child_leaves_its_parent_the_bell_that_it_waits_with(world: World, child: str) -> None:
+    world.worker()
+    world.until(lambda: len(litter(world)) == 2)
+    parent = world.python("-c", FORK_BETWEEN_WAITS, FOLDER=str(world.folder), CHILD=child)
+    assert parent.wait(30) == 0, world.log()
+    world.until(lambda: len(litter(world)) == 2)
+
+
+FORK_BY_MULTIPROCESSING = """
+import multiprocessing, effects
+wait = lambda: effects.sequence.start(1).result(timeout=20)
+children = [multiprocessing.get_context("fork").Process(target=wait) for _ in range(3)]
+for child in children:
+    child.start()
+    child.join()
+assert [child.exitcode for child in children] == [0] * 3
+"""
+
+
+def test_children_of_multiprocessing_leave_no_bells(world: World) -> None:
+    """They end without what is done at exit."""
+    world.worker()
+    world.until(lambda: len(litter(world)) == 2)
+    assert world.python("-c", FORK_BY_MULTIPROCESSING).wait(30) == 0, world.log()
+    assert len(litter(world)) == 2
 
 
 FORK_IN_TRANSACTION = """

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -350,7 +351,46 @@ def test_a_worker_and_the_doctor_tell_of_a_wal_that_grows(world: World) -> None:
         world.until(lambda: not engine.health().note)
 
 
+def test_a_backup_that_was_brought_back_in_place_is_not_written_into_by_a_checkpoint(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, backup = world.app.store, world.folder / "backup.db"
+    assert isinstance(store, SqliteStore)
+    with store.read() as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    shutil.copyfile(world.database, backup)
+    effects.sequence.start(1)
+    monkeypatch.setattr(sqlite, "_size", lambda path: sqlite.WAL_LIMIT + 1)
+    assert store.get("r") is None  # which has looked at the files
+    for suffix in ("-wal", "-shm"):
+        os.unlink(f"{world.database}{suffix}")
+    shutil.copyfile(backup, world.database)
+    with pytest.raises(StoreLostError):
+        store.strain()
+    assert world.database.read_bytes() == backup.read_bytes()
+
+
 # -- bells
+
+
+def test_who_could_not_be_heard_of_looks_more_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that is told more than it can take hears no more of whoever begins to wait."""
+    store = world.app.store
+    assert isinstance(store, SqliteStore)
+    bells = Doorbell(store, store.database.path)
+    engine = bells.hang()
+    monkeypatch.setattr(store, "addresses", lambda everyone, kind: [engine.name])
+    while bells.tell_engines(b"something"):
+        pass
+    watch = bells.watch("r")
+    begin = time.monotonic()
+    assert not watch.wait(10)
+    assert time.monotonic() - begin < 5
+    engine.drain()
+    assert bells.tell_engines(b"something")
+    watch.close()
+    bells.close()
+    engine.take_down()
 
 
 def test_bells_of_killed_waiters_are_cleared_by_the_next_waiter(world: World) -> None:
@@ -358,15 +398,14 @@ def test_bells_of_killed_waiters_are_cleared_by_the_next_waiter(world: World) ->
     assert isinstance(store, SqliteStore)
     dead = Doorbell(store, store.database.path)
     for _ in range(120):
-        bell, _name = dead.hang()
-        bell.close()  # as the kernel does for a process that was killed
-    alive, name = dead.hang()
+        dead.hang().socket.close()  # as the kernel does for a process that was killed
+    alive = dead.hang()
     watch = Doorbell(store, store.database.path).watch("r")
     left = [f.name for f in world.folder.iterdir() if "-bell-" in f.name]
     assert len(left) == 2
-    assert name in left
+    assert alive.name in left
     watch.close()
-    dead.take_down(alive, name)
+    alive.take_down()
 
 
 # -- damaged rows

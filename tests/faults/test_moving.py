@@ -22,6 +22,7 @@ from holdfast.errors import EncodeError, StoreBusyError, StoreError, StoreMovedE
 from holdfast.ports import NewRun, WorkerRow
 from holdfast.stores.copying import copy
 from holdfast.wiring import open_database, open_store
+from postgres_server import own_server
 
 KILLED = [f"{name}.{when}_commit" for name in ("copy_out", "copy_in", "copy_done") for when in ("before", "after")]
 
@@ -157,6 +158,17 @@ def test_a_place_where_workers_live_is_not_left(world: World, places: tuple[str,
     assert world.stop(worker) == 0
     world.app.close()
     move(*places)
+
+
+def test_a_database_of_the_same_name_on_another_server_is_another_place(tmp_path: Path, postgres_url: str) -> None:
+    schema = postgres_url.partition("schema=")[2].partition("&")[0]
+    with own_server() as another:
+        source = f"{another.url}&schema={schema}"
+        with open_world(tmp_path, store=source):
+            effects.add.options(id="a").start(1, 2)
+        with pytest.raises(StoreError, match="can't be copied to itself"):
+            move(source, source)
+        assert move(source, postgres_url).rows["runs"] == 1
 
 
 def test_a_place_that_is_not_empty_is_not_mixed_with_another(places: tuple[str, str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ sessions, refuse transactions because of each other, and have few connections to
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from test_postgres_workers import RUNS, STEPS, check_when_back, executed_again, 
 from world import World, open_world
 
 from holdfast import Run
+from holdfast.errors import StoreError
+from holdfast.stores import postgres_connections
 from postgres_server import Server, own_server
 
 SETTINGS = {"beat": 0.2, "sweep": 0.2, "lease": 3.0}
@@ -72,6 +75,29 @@ def test_a_server_that_restarts_while_a_worker_recovers_costs_nothing(world: Wor
     assert losses(world) == 0
     assert world.workers() == [survivor], "it was not declared dead because of the restart"
     assert world.stop(second) == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("survival")
+def test_whoever_waits_for_a_result_waits_on_while_the_server_is_away(
+    world: World, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connections, "LONGEST_WAIT", 0.5)
+    run = effects.sequence.start(STEPS)
+    found: list[int] = []
+    waiting = threading.Thread(target=lambda: found.append(run.result(timeout=60)))
+    waiting.start()
+    world.until(lambda: any(thread.name == "holdfast-listen" for thread in threading.enumerate()))
+    server.stop()
+    waiting.join(3)
+    assert waiting.is_alive(), "it waits for the server too"
+    with pytest.raises(StoreError):
+        run.result(timeout=0.1)
+    server.start()
+    worker = world.engine(SETTINGS)
+    waiting.join(60)
+    assert found == [run.result(timeout=10)]
+    assert world.stop(worker) == 0
 
 
 @pytest.mark.timeout(120)

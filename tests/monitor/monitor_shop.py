@@ -48,6 +48,12 @@ async def asks(who: str) -> str:
 
 
 @app.workflow
+async def echoes(value: Any) -> Any:
+    answer: Any = await hook("echo")
+    return {"given": value, "answer": answer, "nan": float("nan"), "raw": b"\0\xff", "text": "AP8="}
+
+
+@app.workflow
 async def sleeps() -> None:
     await sleep("1d")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from monitor_shop import asks, fails, sleeps, total
 
 from holdfast import App
+from holdfast.ports import RunQuery
 
 
 def act(client: httpx.Client, name: str, **order: Any) -> Any:
@@ -94,6 +96,45 @@ def test_a_hook_that_waits_is_listed_and_can_be_answered(shop: App, client: http
     until(lambda: not client.get("/api/hooks").json()["hooks"])
 
 
+def _waiting(shop: App, count: int, reason: str) -> None:
+    """So many runs that wait, and are newer than all others."""
+    before = {row.id for row in shop.store.runs(RunQuery(limit=10))}
+    sleeps.start_many([()] * count)
+    with sqlite3.connect(shop.store.url.removeprefix("sqlite:///")) as db:
+        left = ",".join("?" * len(before))
+        db.execute(f"UPDATE runs SET status='WAITING', reason=? WHERE id NOT IN ({left})", [reason, *before])
+    db.close()
+
+
+def test_a_hook_is_listed_however_many_newer_runs_wait(shop: App, client: httpx.Client) -> None:
+    with shop.worker():
+        asks.options(id="a").start("ann")
+        until(lambda: client.get("/api/hooks").json()["hooks"])
+    _waiting(shop, 2_500, "sleep")
+    page = client.get("/api/hooks").json()
+    assert ([hook["run_id"] for hook in page["hooks"]], page["after"]) == (["a"], None)
+
+
+def test_a_workflow_has_its_runs_however_many_newer_ones_others_have(shop: App, client: httpx.Client) -> None:
+    for i in range(3):
+        total.options(id=f"t{i}").start(i)
+    _waiting(shop, 2_500, "sleep")
+    found = {each["name"]: each for each in client.get("/api/workflows").json()["workflows"]}
+    assert found["total"]["counts"] == {"PENDING": 3}
+    assert [run["id"] for run in found["total"]["last"]] == ["t2", "t1", "t0"]
+
+
+def test_hooks_come_in_pages_and_one_that_has_none_says_that_there_are_more(shop: App, client: httpx.Client) -> None:
+    with shop.worker():
+        asks.options(id="a").start("ann")
+        until(lambda: client.get("/api/hooks").json()["hooks"])
+    _waiting(shop, 250, "step 'a', step 'b', step 'c', step 'd', step 'e' and 1 more")
+    first = client.get("/api/hooks").json()
+    assert (first["hooks"], first["after"] is None) == ([], False)
+    second = client.get("/api/hooks", params={"after": first["after"]}).json()
+    assert ([hook["run_id"] for hook in second["hooks"]], second["after"]) == (["a"], None)
+
+
 @pytest.mark.usefixtures("worker")
 def test_a_run_is_paused_resumed_cancelled_retried_and_forked(client: httpx.Client) -> None:
     run = sleeps.options(id="s").start()
@@ -141,6 +182,18 @@ def test_workflows_workers_and_schedules_are_listed(client: httpx.Client) -> Non
     assert (schedule["paused"], schedule["reason"]) == (True, "holiday (by admin at 127.0.0.1)")
     started = act(client, "trigger_schedule", id="nightly").json()["id"]
     assert client.get("/api/run", params={"id": started}).status_code == 200
+
+
+def test_what_keeps_runs_from_going_on_is_told(client: httpx.Client, shop: App) -> None:
+    def told() -> list[str]:
+        return [each["check"] for each in client.get("/api/findings").json()["findings"]]
+
+    assert told() == []  # nobody is missed as long as there is nothing to do
+    sleeps.options(id="s").start()
+    assert told() == ["workers"]
+    with shop.worker():
+        until(lambda: not told())
+    assert client.get("/api/findings").json()["findings"][0]["command"] == "holdfast -A module worker"
 
 
 def test_prometheus_is_told_what_the_store_holds(client: httpx.Client, shop: App) -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo
 
 import pytest
 from monitor_server import serving
-from monitor_shop import NASTY, asks, decides, fails, fans, nasty, sleeps, total
+from monitor_shop import NASTY, asks, decides, echoes, fails, fans, nasty, sleeps, total
 from msgspec import Raw
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from holdfast import App
 from holdfast.core import events as ev
 from holdfast.engine.records import to_record
+from holdfast.errors import StoreUnavailableError
 from holdfast.monitor import monitor
 from holdfast.ports import NewRun
 
@@ -27,8 +31,19 @@ PLACES = [
     "workflows/runs/good?view=events&event=2", "workflows/runs/good?view=statuses", "workflows/", "workflows/?name=total",
     "workers", "schedules", "hooks", "failures", "invocations", "timeline", "import",
 ]  # fmt: skip
+MAIN_PLACES = [
+    "workflows/runs",
+    "workflows/runs/bad?view=graph",
+    "workflows/runs/good?view=events&event=2",
+    "hooks",
+    "failures",
+]
 CHROMIUM = os.environ.get("HOLDFAST_BROWSER") or shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.usefixtures("worker")
+pytestmark = [pytest.mark.usefixtures("worker"), pytest.mark.xdist_group("browser")]
+"""Together: one Chromium is enough for two cores."""
+WIDTHS = (1120, 1020, 860, 360)
+
+expect.set_options(timeout=30_000)  # a machine that does other things too; what is right is there at once
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +106,11 @@ def test_runs_are_listed_filtered_and_opened_with_the_keyboard_alone(browser: Br
 def test_an_open_run_shows_what_happens_and_an_answer_given_there_arrives(browser: Browser, url: str) -> None:
     run = asks.options(id="a").start("ann")
     page = open_page(browser, url, "/workflows/runs/a")
-    expect(page.get_by_text("Waiting for hook 'signature'")).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("Waiting for hook 'signature'")).to_be_visible()
     page.get_by_role("button", name="Answer hook").click()
     page.get_by_role("textbox", name="Answer").fill('{"ok": true}')
     page.get_by_role("button", name="Send the answer").click()
-    expect(page.locator(".run-title .state")).to_have_text("Success", timeout=20_000)
+    expect(page.locator(".run-title .state")).to_have_text("Success")
     assert run.result(timeout=20) == "ann: {'ok': True}"
     done(page)
 
@@ -107,7 +122,7 @@ def test_a_run_is_cancelled_after_being_told_what_happens(browser: Browser, url:
     expect(page.get_by_role("dialog")).to_contain_text("clean-up and compensations still run")
     page.get_by_label("Why").fill("no longer needed")
     page.get_by_role("button", name="Cancel the run").click()
-    expect(page.locator(".run-title .state")).to_have_text("Cancelled", timeout=20_000)
+    expect(page.locator(".run-title .state")).to_have_text("Cancelled")
     expect(page.get_by_text("Was cancelled: no longer needed.")).to_be_visible()
     done(page)
 
@@ -118,7 +133,7 @@ def test_rows_do_not_move_under_the_pointer(browser: Browser, url: str) -> None:
     page.get_by_role("link", name="first").hover()
     expect(page.locator(".live.is-live")).to_be_visible()
     total.options(id="second").start(1)
-    expect(page.get_by_role("button", name="1 new run")).to_be_visible(timeout=20_000)
+    expect(page.get_by_role("button", name="1 new run")).to_be_visible()
     expect(page.get_by_role("row")).to_have_count(2)
     page.get_by_role("button", name="1 new run").click()
     expect(page.get_by_role("row")).to_have_count(3)
@@ -130,9 +145,74 @@ def test_a_page_goes_on_after_the_server_was_away(browser: Browser, shop: App) -
         page = open_page(browser, url)
         expect(page.get_by_text("No runs yet")).to_be_visible()
     sleeps.options(id="meanwhile").start()
-    expect(page.locator(".live.is-lost")).to_be_visible(timeout=20_000)
+    expect(page.locator(".live.is-lost")).to_be_visible()
     with serving(monitor(shop, token=TOKEN), port=int(url.rpartition(":")[2])):
-        expect(page.get_by_role("link", name="meanwhile")).to_be_visible(timeout=30_000)
+        expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
+    page.context.close()
+
+
+def test_a_link_on_another_site_opens_a_run_and_the_token_can_be_given_there(browser: Browser, url: str) -> None:
+    sleeps.options(id="s").start()
+    page = browser.new_context().new_page()
+    link = f'<a href="{url}/workflows/runs/s?view=events">the run</a>'
+    page.route("http://chat.example/", lambda route: route.fulfill(body=link, content_type="text/html"))
+    page.goto("http://chat.example/")
+    page.get_by_role("link", name="the run").click()
+    page.get_by_label("Token").fill("wrong")
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("alert")).to_have_text("This is not its token.")
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("link", name="Events")).to_have_attribute("aria-current", "page")
+    assert "token" not in page.url
+    page.goto("http://chat.example/")
+    page.get_by_role("link", name="the run").click()
+    expect(page.get_by_role("link", name="Events")).to_have_attribute("aria-current", "page")
+    page.context.close()
+
+
+HIDDEN = """
+window.isHidden = true;
+Object.defineProperty(document, "hidden", { get: () => window.isHidden });
+window.turn = (hidden) => { window.isHidden = hidden; document.dispatchEvent(new Event("visibilitychange")); };
+"""
+
+
+def test_tabs_that_nobody_sees_leave_the_others_their_connections(browser: Browser, url: str) -> None:
+    first = open_page(browser, url, "/workflows/runs")
+    first.context.add_init_script(HIDDEN)
+    others = [first.context.new_page() for _ in range(7)]
+    for page in others:
+        page.goto(f"{url}/workflows/runs")
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+    sleeps.options(id="s").start()
+    expect(first.get_by_role("link", name="s", exact=True)).to_be_visible()
+    expect(others[-1].get_by_text("No runs yet")).to_be_visible()
+    others[-1].evaluate("turn(false)")
+    expect(others[-1].get_by_role("link", name="s", exact=True)).to_be_visible()
+    others[-1].evaluate("turn(true)")
+    total.options(id="t").start(1)
+    expect(first.get_by_role("link", name="t", exact=True)).to_be_visible()
+    others[-1].evaluate("turn(false)")
+    expect(others[-1].get_by_role("link", name="t", exact=True)).to_be_visible()
+    done(first)
+
+
+def test_a_store_that_cannot_be_read_is_told_until_it_can(
+    browser: Browser, url: str, shop: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page(browser, url, "/workflows/runs")
+    expect(page.get_by_role("status").get_by_text("Live")).to_be_visible()
+
+    def fail(*given: object) -> list[object]:
+        raise StoreUnavailableError("no connection to the database")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(shop.store, "runs", fail)
+        expect(page.get_by_role("status").get_by_text("Store can't be read")).to_be_visible()
+        expect(page.get_by_role("alert")).to_contain_text("no connection to the database")
+    expect(page.get_by_role("status").get_by_text("Live")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
     page.context.close()
 
 
@@ -147,14 +227,22 @@ def test_a_page_with_nothing_to_show_says_what_would_be_there(browser: Browser, 
     done(page)
 
 
-def test_nobody_is_kept_out_by_how_a_page_is_made_nor_by_a_small_screen(browser: Browser, url: str) -> None:
-    """What axe finds: names of controls, roles, contrast, in both themes. And what is wider than a small screen."""
+@pytest.mark.parametrize(
+    ("light", "dark"),
+    [(MAIN_PLACES, ["workflows/runs/bad"]), pytest.param(PLACES, PLACES, marks=pytest.mark.torture)],
+    ids=["main pages", "all pages"],
+)
+def test_nobody_is_kept_out_by_how_a_page_is_made_nor_by_a_small_screen(
+    browser: Browser, url: str, light: list[str], dark: list[str]
+) -> None:
+    """What axe finds: names of controls, roles, contrast, in both themes. And what is wider than its window, whatever the
+    names are like."""
     total.options(id="good").start(1).result(timeout=20)
-    fails.options(id="bad").start("x").result(timeout=20, propagate=False)
-    asks.options(id="a").start("ann")
+    fails.options(id="bad").start("x" * 300).result(timeout=20, propagate=False)
+    asks.options(id="i" * 180).start("k" * 200)
     axe = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
     ask = "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa']}).then(found => found.violations)"
-    for theme, places in (("light", PLACES), ("dark", ["workflows/runs", "workflows/runs/bad", "failures"])):
+    for theme, places in (("light", light), ("dark", dark)):
         page = open_page(browser, url, color_scheme=theme, bypass_csp=True, reduced_motion="reduce")
         for path in places:
             page.set_viewport_size({"width": 1280, "height": 720})
@@ -164,9 +252,30 @@ def test_nobody_is_kept_out_by_how_a_page_is_made_nor_by_a_small_screen(browser:
             page.evaluate(axe)
             found = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in page.evaluate(ask)]
             assert found == [], f"{path}, {theme}"
-            page.set_viewport_size({"width": 360, "height": 720})
-            assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+            for width in WIDTHS if theme == "light" else ():
+                page.set_viewport_size({"width": width, "height": 720})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
         done(page)
+
+
+def test_a_long_name_leaves_the_buttons_in_sight(browser: Browser, url: str) -> None:
+    asks.options(id="i" * 180).start("k" * 200)
+    page = open_page(browser, url, "/hooks")
+    expect(page.get_by_role("button", name="Answer…")).to_be_in_viewport(ratio=1)
+    done(page)
+
+
+def test_what_is_chosen_on_a_small_screen_is_seen_at_once(browser: Browser, url: str) -> None:
+    fans.options(id="f").start(11).result(timeout=20)
+    page = open_page(browser, url, "/workflows/runs/f", viewport={"width": 900, "height": 600})
+    page.get_by_role("button", name="add").first.click()
+    expect(page.get_by_label("Step add")).to_be_in_viewport(ratio=0.99)
+    page.get_by_label("Step add").get_by_role("button", name="Close").click()
+    expect(page.get_by_label("Step add")).to_have_count(0)
+    page.goto(f"{url}/workflows/runs/f?view=events")
+    page.get_by_role("option").first.click()
+    expect(page.get_by_label("Event 1", exact=True)).to_be_in_viewport(ratio=0.99)
+    done(page)
 
 
 def test_a_graph_is_drawn_and_its_fan_opens_with_the_keyboard(browser: Browser, url: str) -> None:
@@ -191,7 +300,7 @@ def test_runs_that_failed_alike_are_retried_together(browser: Browser, url: str)
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("3 runs")
     dialog.get_by_role("button", name="Retry 3").click()
-    expect(page.get_by_text("3 runs are asked to be retried.")).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("3 runs are asked to be retried.")).to_be_visible()
     done(page)
     for run in runs:
         while "AttemptStarted" not in [event.kind for event in run.history()]:
@@ -208,7 +317,7 @@ def test_chosen_runs_are_cancelled_after_their_number_was_told(browser: Browser,
     expect(page.get_by_role("dialog")).to_contain_text("2 runs")
     page.get_by_label("Why").fill("stocktaking")
     page.get_by_role("button", name="Cancel 2").click()
-    expect(page.locator("tbody .state", has_text="Cancelled")).to_have_count(2, timeout=20_000)
+    expect(page.locator("tbody .state", has_text="Cancelled")).to_have_count(2)
     assert runs[0].status != "CANCELLED"
     done(page)
 
@@ -223,12 +332,12 @@ def test_fifty_thousand_events_scroll(browser: Browser, url: str, shop: App) -> 
     )
     page = open_page(browser, url, "/workflows/runs/long?view=events")
     listed = page.get_by_role("listbox", name="50000 events")
-    expect(listed.get_by_role("option").first).to_contain_text("RunStarted", timeout=20_000)
+    expect(listed.get_by_role("option").first).to_contain_text("RunStarted")
     listed.evaluate("box => { box.scrollTop = box.scrollHeight; }")
-    expect(listed.locator("#event-50000")).to_contain_text("DataSet", timeout=20_000)
+    expect(listed.locator("#event-50000")).to_contain_text("DataSet")
     assert listed.get_by_role("option").count() < 150
     listed.locator("#event-50000").click()
-    expect(page.get_by_role("complementary", name="Event 50000")).to_contain_text("RunStarted", timeout=20_000)
+    expect(page.get_by_role("complementary", name="Event 50000")).to_contain_text("RunStarted")
     done(page)
 
 
@@ -254,6 +363,152 @@ def test_a_hook_with_a_type_is_answered_in_a_form(browser: Browser, url: str) ->
     page.get_by_label("note").fill("fine")
     page.get_by_role("button", name="Send the answer").click()
     assert run.result(timeout=20) is True
+    done(page)
+
+
+def test_numbers_beyond_2_53_are_shown_and_sent_as_they_are(browser: Browser, url: str) -> None:
+    run = echoes.options(id="e").start(2**63 + 1)
+    page = open_page(browser, url, "/workflows/runs/e")
+    page.get_by_role("button", name="Answer hook…").click()
+    page.get_by_role("textbox", name="Answer").fill(
+        '{"a": [9007199254740993, -18446744073709551617, 1.5], "b": "9007199254740993"}'
+    )
+    expect(page.get_by_text("Sent as:")).to_contain_text("9007199254740993,-18446744073709551617,1.5")
+    page.get_by_role("button", name="Send the answer").click()
+    sent = {"a": [9007199254740993, -18446744073709551617, 1.5], "b": "9007199254740993"}
+    assert run.result(timeout=20)["answer"] == sent
+    page.goto(f"{url}/workflows/runs/e?view=values")
+    expect(page.locator("main")).to_contain_text("9223372036854775809")
+    for shown in ("-18446744073709551617", '"nan": "<nan>"', '"raw": "<bytes AP8=>"', '"text": "AP8="'):
+        expect(page.locator("main")).to_contain_text(shown)
+    done(page)
+
+
+def test_a_fork_is_given_numbers_beyond_2_53_as_they_are(browser: Browser, url: str, shop: App) -> None:
+    total.options(id="t").start(2**60 + 1).result(timeout=20)
+    page = open_page(browser, url, "/workflows/runs/t")
+    page.get_by_role("button", name="Fork…").click()
+    page.get_by_label("Last event to keep").fill("1")
+    page.get_by_label(re.compile("^Other arguments")).fill("[1152921504606846979]")
+    page.get_by_role("button", name="Start the fork").click()
+    page.wait_for_url(lambda to: "/runs/t?" not in to and not to.endswith("/runs/t"))
+    assert shop.get_run(unquote(page.url.rpartition("/")[2])).result(timeout=20) == 1152921504606846979 + 1 + 2
+    done(page)
+
+
+def test_what_is_waited_for_is_told_in_the_zone_of_who_looks_and_as_time_goes_on(
+    browser: Browser, url: str, shop: App
+) -> None:
+    sleeps.options(id="s").start()
+    page = open_page(browser, url, "/workflows/runs", timezone_id="Asia/Tokyo")
+    expect(page.locator("tbody")).to_contain_text("(in 23 h 59 m)")
+    page.clock.install()
+    page.goto(f"{url}/workflows/runs/s")
+    row = shop.store.get("s")
+    assert row is not None
+    assert row.wake_at is not None
+    due = dt.datetime.fromtimestamp(row.wake_at / 1e6, ZoneInfo("Asia/Tokyo")).strftime("%Y-%m-%d %H:%M:%S")
+    expect(page.locator(".why")).to_have_text(f"Sleeping until {due} (in 23 h 59 m).")
+    page.clock.fast_forward("02:00:00")
+    expect(page.locator(".why")).to_contain_text("(in 21 h 59 m)")
+    done(page)
+
+
+def test_every_page_says_what_keeps_runs_from_going_on(browser: Browser, url: str, shop: App) -> None:
+    page = open_page(browser, url, "/schedules")
+    expect(page.get_by_role("heading", name="Schedules")).to_be_visible()
+    told = page.get_by_label("What keeps runs from going on")
+    expect(told).to_have_count(0)
+    shop.remote("nobody").options(id="lost").start()
+    page.goto(f"{url}/hooks")
+    expect(told).to_contain_text("Run lost is stuck")
+    told.get_by_role("link", name="Look").click()
+    expect(page.get_by_role("link", name="lost", exact=True)).to_be_visible()
+    done(page)
+
+
+def test_pages_of_a_list_lead_to_those_before_them_wherever_one_comes_from(browser: Browser, url: str) -> None:
+    sleeps.options(delay="1h").start_many([()] * 130, ids=[f"r{i:03}" for i in range(130)])
+    page = open_page(browser, url, "/workflows/runs?q=status:paused,pending,stuck")
+    expect(page.get_by_role("link", name="r129", exact=True)).to_be_visible()
+    page.get_by_role("link", name="Older ›").click()
+    expect(page.get_by_role("link", name="r079", exact=True)).to_be_visible()
+    page.keyboard.press("n")
+    expect(page.get_by_role("link", name="r029", exact=True)).to_be_visible()
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.get_by_role("link", name="‹ Newer").click()
+    expect(other.get_by_role("link", name="r079", exact=True)).to_be_visible()
+    other.keyboard.press("p")
+    expect(other.get_by_role("link", name="r129", exact=True)).to_be_visible()
+    expect(other.get_by_role("link", name="‹ Newer")).to_have_count(0)
+    assert other.url == f"{url}/workflows/runs?q=status%3Apaused%2Cpending%2Cstuck"
+    done(page)
+
+
+def test_what_is_shown_can_be_copied_where_a_browser_gives_no_clipboard(browser: Browser, url: str) -> None:
+    total.options(id="t").start(1).result(timeout=20)
+    page = open_page(browser, url, "/workflows/runs/t")
+    page.context.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.reload()
+    page.get_by_role("button", name="Copy").first.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    page.goto(f"{url}/workflows/runs")
+    page.locator("#filter").press("Control+v")
+    expect(page.locator("#filter")).to_have_value("t")
+    done(page)
+
+
+def test_a_run_whose_id_is_dots_is_opened_and_so_are_its_steps(browser: Browser, url: str) -> None:
+    for id in (".", ".."):
+        total.options(id=id).start(1).result(timeout=20)
+        page = open_page(browser, url, "/workflows/runs")
+        page.get_by_role("link", name=id, exact=True).click()
+        expect(page).to_have_title(f"Success: total {id}")
+        page.get_by_role("link", name="Events").click()
+        expect(page).to_have_url(re.compile("view=events"))
+        page.get_by_role("option", name=re.compile("RunStarted")).click()
+        expect(page.get_by_label("Event 1", exact=True)).to_contain_text("RunStarted")
+        page.reload()
+        expect(page.get_by_label("Event 1", exact=True)).to_contain_text("RunStarted")
+        page.goto(f"{url}/invocations?q=step:add")
+        page.locator(f"tr:has(a[title='{id}'])").get_by_role("link", name="add").click()
+        expect(page.get_by_role("heading", name="add")).to_be_visible()
+        done(page)
+
+
+def test_the_step_that_is_looked_at_is_in_the_address(browser: Browser, url: str) -> None:
+    total.options(id="t").start(1).result(timeout=20)
+    page = open_page(browser, url, "/workflows/runs/t")
+    page.get_by_role("button", name=re.compile("^add")).click()
+    expect(page.get_by_label("Step add")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("Step add")).to_be_visible()
+    page.get_by_role("link", name="Graph").click()
+    expect(page.get_by_label("Step add")).to_be_visible()
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_label("Step add")).to_have_count(0)
+    page.go_back()
+    expect(page.get_by_label("Step add")).to_be_visible()
+    done(page)
+
+
+def test_a_run_that_failed_says_why_once_and_offers_one_thing_first(browser: Browser, url: str, shop: App) -> None:
+    fails.options(id="bad").start("no address").result(timeout=20, propagate=False)
+    page = open_page(browser, url, "/workflows/runs/bad")
+    expect(page.locator(".error-box > p")).to_contain_text("no address")
+    expect(page.locator(".why")).to_have_text("Failed.")
+    page.get_by_role("link", name="Statuses").click()
+    expect(page.locator(".why")).to_contain_text("no address")
+    fails.options(id="long").start("x" * 900).result(timeout=20, propagate=False)
+    page.goto(f"{url}/workflows/runs/long?view=statuses")
+    expect(page.locator(".why")).to_contain_text("…")
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator(".why")).to_contain_text("x" * 900)
+    shop.remote("nobody").options(id="lost").start()
+    page.goto(f"{url}/workflows/runs/lost")
+    expect(page.get_by_role("button", name="Resume…")).to_be_visible()
+    expect(page.locator(".actions .primary")).to_have_text(["Resume…"])
     done(page)
 
 
@@ -285,12 +540,12 @@ def test_script_in_what_users_write_is_shown_and_never_run(browser: Browser, url
     sleeps.options(id="held").start().pause(NASTY)
     for path in ("", "/held"):
         page.goto(f"{url}/workflows/runs{path}")
-        expect(page.get_by_text(NASTY).first).to_be_visible(timeout=20_000)
+        expect(page.get_by_text(NASTY).first).to_be_visible()
     page.goto(f"{url}/failures")
-    expect(page.get_by_text("onerror").first).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("onerror").first).to_be_visible()
     for view in ("", "?view=graph", "?view=events", "?view=values", "?view=family", "?view=statuses"):
         page.goto(f"{url}/workflows/runs/{id.replace('<', '%3C').replace('/', '%2F')}{view}")
-        expect(page.get_by_text("onerror").first).to_be_visible(timeout=20_000)
+        expect(page.get_by_text("onerror").first).to_be_visible()
         assert page.evaluate("document.querySelectorAll('#root script, #root img[src=x]').length") == 0
         assert page.title() != "owned"
     done(page)

@@ -7,6 +7,8 @@ import pytest
 from monitor_shop import asks, sleeps
 
 from holdfast import App
+from holdfast.monitor.changes import INTERVAL, pause_after
+from holdfast.ports import WorkerRow
 
 
 def next_version(client: httpx.Client, what: str, seen: str = "", last_event_id: str = "") -> str:
@@ -46,6 +48,21 @@ def test_a_run_that_goes_on_is_told_and_one_that_is_deleted_too(client: httpx.Cl
     assert next_version(client, "run:a", seen=seen) == ended != seen
     run.delete()
     assert next_version(client, "run:a", seen=ended) == "gone"
+
+
+def test_that_a_worker_has_come_or_gone_is_told_to_those_who_look_at_a_run(client: httpx.Client, shop: App) -> None:
+    sleeps.options(id="s").start()
+    page = client.get("/api/run", params={"id": "s"}).json()
+    assert page["why"]["kind"] == "no_worker"
+    worker = WorkerRow(id="w9", app="shop", host="h", pid=1, build="1", names=["sleeps"], address="w9-bell")
+    shop.store.register(worker, 60_000_000)
+    assert next_version(client, "run:s", seen=page["version"]) != page["version"]
+    assert client.get("/api/run", params={"id": "s"}).json()["why"]["kind"] == "worker"
+
+
+def test_a_store_that_takes_long_to_look_at_is_left_alone_for_longer() -> None:
+    assert pause_after(0.001) == INTERVAL
+    assert pause_after(2) == 10
 
 
 def test_a_version_stays_while_nothing_happens(client: httpx.Client, shop: App) -> None:

@@ -59,6 +59,11 @@ def test_many_runs_are_counted_first_and_what_starts_later_is_left_alone(shop: A
     assert client.post("/api/bulk/cancel", json={}, headers={"x-holdfast-action": "cancel"}).status_code == 400
 
 
+def test_of_chosen_runs_those_that_are_gone_are_skipped(shop: App, client: httpx.Client) -> None:
+    total.options(id="done").start(1).result(timeout=20)
+    assert bulk(client, "delete", ids=["gone", "done", "\0"]) == {"done": 1, "skipped": 2, "after": None}
+
+
 def test_steps_are_found_across_runs_and_each_has_its_attempts(client: httpx.Client) -> None:
     total.options(id="t").start(1).result(timeout=20)
     fails.options(id="f").start("x").result(timeout=20, propagate=False)
@@ -77,6 +82,8 @@ def test_steps_are_found_across_runs_and_each_has_its_attempts(client: httpx.Cli
     assert [each["name"] for each in rest["invocations"]] == ["add"]
     assert rest["after"] is None
     assert client.get("/api/invocations", params={"q": "state:odd"}).status_code == 400
+    refused = client.get("/api/invocations", params={"q": "colour:red"})
+    assert "known: step:, state:, status:" in refused.text
     [flaky] = client.get("/api/invocations", params={"q": "step:flaky"}).json()["invocations"]
     step = client.get("/api/invocation", params={"id": "t", "cmd": flaky["cmd"]}).json()
     assert [(each["number"], each["state"]) for each in step["tries"]] == [(1, "RETRY"), (2, "SUCCESS")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from holdfast import App
 from holdfast.errors import ArgumentError
 from holdfast.monitor import monitor
 from holdfast.monitor.openapi import described
+from holdfast.monitor.safety import from_this_machine
 
 TOKEN = "a-token-of-the-tests"
 READING = (
@@ -45,14 +47,14 @@ def test_nothing_is_done_without_the_token(stranger: httpx.Client, shop: App) ->
     assert shop.store.orders("s") == []
 
 
-def test_the_token_of_the_address_becomes_a_cookie_that_scripts_and_other_sites_cannot_use(
+def test_the_token_of_the_address_becomes_a_cookie_that_scripts_and_pages_of_other_sites_cannot_use(
     stranger: httpx.Client,
 ) -> None:
     answer = stranger.get(f"/workflows/runs?q=status:failed&token={TOKEN}")
     assert (answer.status_code, answer.headers["location"]) == (303, "/workflows/runs?q=status%3Afailed")
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
-    assert "samesite=strict" in cookie
+    assert "samesite=lax" in cookie
     assert stranger.get("/api/runs").status_code == 200  # the client keeps it
     assert stranger.get("/workflows/runs").status_code == 200
 
@@ -61,6 +63,29 @@ def test_a_wrong_token_in_the_address_is_refused(stranger: httpx.Client) -> None
     answer = stranger.get("/workflows/runs?token=wrong")
     assert answer.status_code == 401
     assert "set-cookie" not in answer.headers
+
+
+def test_whoever_has_no_token_is_asked_for_it_and_led_to_where_they_wanted_to_go(stranger: httpx.Client) -> None:
+    page = stranger.get('/workflows/runs?q="><b>&token=wrong').text
+    assert 'name="token"' in page
+    assert 'name="q" value="&quot;&gt;&lt;b&gt;"' in page
+    assert "This is not its token" in page
+    assert "This is not its token" not in stranger.get("/workflows/runs").text
+
+
+def test_nobody_is_asked_for_a_token_where_there_is_none(shop: App) -> None:
+    with client_of(monitor(shop, authorize=lambda request, action: False)) as client:
+        page = client.get("/workflows/runs?token=x")
+        assert (page.status_code, 'name="token"' in page.text) == (401, False)
+
+
+def test_what_is_asked_for_with_a_link_changes_nothing(client: httpx.Client, shop: App) -> None:
+    sleeps.options(id="s").start()
+    for name in ("cancel", "pause", "delete"):
+        assert client.get(f"/api/actions/{name}?id=s").status_code == 405
+        assert client.get(f"/api/bulk/{name}?q=id:s").status_code in (200, 400)
+    assert client.get("/api/inspect").status_code == 405
+    assert (shop.store.orders("s"), shop.get_run("s").status) == ([], "PENDING")
 
 
 def test_the_way_in_leads_to_no_other_site(stranger: httpx.Client) -> None:
@@ -77,6 +102,7 @@ def test_the_way_in_leads_to_no_other_site(stranger: httpx.Client) -> None:
         {"x-holdfast-action": "cancel", "content-type": "text/plain"},
         {**ACTION, "origin": "http://evil.example"},
         {**ACTION, "origin": "null"},
+        {**ACTION, "origin": "http://["},
         {**ACTION, "sec-fetch-site": "cross-site"},
         {**ACTION, "sec-fetch-site": "same-site"},
     ],
@@ -92,6 +118,36 @@ def test_our_own_page_can(client: httpx.Client, shop: App) -> None:
     headers = {**ACTION, "origin": str(client.base_url).rstrip("/"), "sec-fetch-site": "same-origin"}
     assert client.post("/api/actions/cancel", content=b'{"id":"s"}', headers=headers).status_code == 200
     assert shop.store.orders("s") == ["cancel"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "a{b.evil.example", "a}b.evil.example", "a`b.evil.example", 'a"b.evil.example', "", "evil.example:99999",
+        "localhost:99999", "ev il.example", "127.0.0.1.evil.example", "localhost.evil.example", "127.0.0.999", "[::1", "[::2]",
+        "evil.example\\@localhost", "user@localhost", "localhost:", "localhost, evil.example",
+    ],
+)  # fmt: skip
+def test_without_a_token_no_page_gets_in_under_a_name_of_its_own(shop: App, host: str) -> None:
+    sleeps.options(id="s").start()
+    with client_of(monitor(shop, authorize=from_this_machine), host=host) as client:
+        assert client.get("/api/runs").status_code in (400, 401)
+        answer = client.post("/api/actions/cancel", content=b'{"id":"s"}', headers=ACTION)
+        assert answer.status_code in (400, 401)
+    assert shop.store.orders("s") == []
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.1.2.3:80", "[::1]", "[::1]:8080"])
+def test_without_a_token_this_machine_gets_in(shop: App, host: str) -> None:
+    with client_of(monitor(shop, authorize=from_this_machine), host=host) as client:
+        assert client.get("/api/runs").status_code == 200
+
+
+def test_without_a_token_a_request_that_names_no_host_is_refused(shop: App) -> None:
+    with client_of(monitor(shop, authorize=from_this_machine)) as client:
+        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
+            raw.sendall(b"GET /api/runs HTTP/1.0\r\n\r\n")
+            assert b" 401 " in raw.makefile("rb").readline()
 
 
 def test_a_read_only_monitor_does_nothing(shop: App) -> None:

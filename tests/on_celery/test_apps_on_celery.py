@@ -52,6 +52,23 @@ def test_an_app_of_ones_own_keeps_its_settings(tmp_path: Path) -> None:
     assert celery.conf.task_default_queue == "mine"
 
 
+@pytest.mark.parametrize("steps_are_there", [True, False])
+def test_settings_that_name_a_step_hold_wherever_they_are_made(tmp_path: Path, steps_are_there: bool) -> None:
+    app = App("shop", str(tmp_path / "shop.db"), broker=NOWHERE)
+    settings = {"task_annotations": {"shop.pay": {"rate_limit": "10/s", "time_limit": 300}}}
+    celery = app.celery
+    if not steps_are_there:
+        celery.conf.update(settings)
+
+    @app.step
+    def pay() -> None: ...
+
+    if steps_are_there:
+        celery.conf.update(settings)
+    task = celery.tasks["shop.pay"]
+    assert (task.rate_limit, task.time_limit) == ("10/s", 300)
+
+
 def test_the_environment_may_name_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_BROKER", "redis://elsewhere:1/3")
     app = App("shop", str(tmp_path / "shop.db"), broker=NOWHERE)

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from celery_outside import Shop
 
-from holdfast import App, FatalError
+from holdfast import App, DefinitionError, FatalError
+from holdfast.executors.celery.broker import HEADER
+from holdfast.executors.celery.pool import Pool
 
 
 @pytest.fixture
@@ -63,6 +66,32 @@ def test_a_task_is_still_what_it_was(here: Any, tmp_path: Path) -> None:
     assert celery_legacy.charge("a").startswith("a:1:")
     assert celery_legacy.charge.apply(("b",)).get().startswith("b:1:")
     assert celery_legacy.charged("c", amount=2).startswith("c:2:"), "outside of runs a step is a plain call"
+
+
+def test_a_task_that_is_a_step_of_two_apps_is_executed_for_the_one_that_its_message_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    celery = Celery("legacy", broker="memory://", set_as_current=False)
+    monkeypatch.setattr(Pool, "perform", lambda pool, task: pool)
+
+    @celery.task(name="charge", shared=False)  # type: ignore[untyped-decorator]
+    def task() -> str:
+        return "called"
+
+    pools = {}
+    for name in ("one", "two"):
+        App(name, str(tmp_path / "shop.db"), celery=celery).step(task)
+    for name in ("one", "two"):
+        task.push_request(**{HEADER: name})
+        pools[name] = task.run()
+        task.pop_request()
+    assert pools["one"] is not pools["two"]
+    assert all(isinstance(pool, Pool) for pool in pools.values())
+    assert task.run() == "called"
+    task.push_request(**{HEADER: "three"})
+    with pytest.raises(DefinitionError, match="from app 'three', and here it is a step of: one, two"):
+        task.run()
+    task.pop_request()
 
 
 def test_durable_and_plain_messages_of_a_task_go_through_the_same_worker(

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from holdfast import App
+from holdfast.executors.celery import carrier
 from holdfast.executors.celery.broker import Broker, Parcel
 from holdfast.executors.celery.carrier import CLAIMED_WITHIN, LONGEST, CeleryCarrier
 from holdfast.ports import Change, NewAttempt, NewRun, Store, WorkerRow
@@ -94,12 +95,12 @@ class Waiting:
         self.now = 1_000.0
         store.register(WorkerRow(id="w", app="shop", host="h", pid=1, build="", names=["f"]), 60_000_000)
 
-    def ask(self, *tokens: str) -> None:
+    def ask(self, *tokens: str, step: str = "pay", queue: str = "") -> None:
         now = self.store.now()
         self.store.create(NewRun(id=tokens[0], workflow="f", records=[], wake_at=now, created_at=now, fingerprint=b""))
         (claimed,) = self.store.commit("w", [], 1, ["f"]).claimed
         asked = [
-            NewAttempt(token=token, cmd=f"{i}s0", step="pay", number=1, queue="", due=self.store.now(), body=b"{}")
+            NewAttempt(token=token, cmd=f"{i}s0", step=step, number=1, queue=queue, due=self.store.now(), body=b"{}")
             for i, token in enumerate(tokens)
         ]
         self.store.commit("w", [Change(no=claimed.row.no, attempts=asked)], 0, [])
@@ -153,6 +154,19 @@ def test_an_attempt_that_may_be_in_a_queue_full_of_other_messages_is_told_of_aft
     assert ids(client) == ["other"]
     waiting.sweep(LONGEST)
     assert ids(client) == ["other", "a"]
+
+
+def test_many_that_nobody_serves_do_not_keep_others_from_being_told_of_again(
+    waiting: Waiting, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrier, "LOOKED_AT", 2)
+    waiting.ask("far1", "far2", "far3", queue="gpu")
+    waiting.ask("routed1", "routed2", "routed3", step="render")
+    waiting.ask("a", "b")
+    waiting.carrier._broker._celery.conf.task_routes = {"shop.render": {"queue": "films"}}
+    waiting.sweep(0)
+    waiting.sweep(CLAIMED_WITHIN)
+    assert ids(client) == ["a", "b"]
 
 
 def test_what_was_claimed_is_not_told_of_again(waiting: Waiting, client: Any) -> None:

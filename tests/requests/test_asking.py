@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from holdfast import (
     App,
@@ -16,6 +19,7 @@ from holdfast import (
     RequestPayloadError,
     RequestRefusedError,
     RunFinishedError,
+    WaitTimeoutError,
     WrongContextError,
     define_request,
     hook,
@@ -454,3 +458,60 @@ def test_sending_outside_a_workflow_says_how_it_is_done_there(world: TestApp) ->
 
     with pytest.raises(WrongContextError, match=r"a step sends with app.get_run"):
         sender.start().result()
+
+
+def test_a_request_that_was_put_back_is_for_one_that_waits_already() -> None:
+    app = App("two", ":memory:")
+
+    @app.workflow
+    async def server() -> str:
+        await hook("begin")
+
+        async def take(who: str) -> str:
+            request = await rename.next()
+            request.answer(f"{who} has {request.payload}")
+            return who
+
+        first, second = asyncio.create_task(take("first")), asyncio.create_task(take("second"))
+        await asyncio.sleep(0)
+        first.cancel()
+        return await second
+
+    with app.worker():
+        run = server.start()
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(lambda: run.ask(rename, "a name", timeout=20))
+            wait_until(lambda: "RequestReceived" in [event.kind for event in run.history()])
+            run.send("begin")
+            assert asked.result() == "second has a name"
+        assert run.result(timeout=10) == "second"
+
+
+def test_a_request_that_nothing_defines_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shop = App("shop", str(tmp_path / "shop.db"))
+
+    @shop.workflow
+    async def flow() -> None:
+        total.handle(lambda: 5)
+        await hook("checkout")
+
+    with shop.worker(), caplog.at_level(logging.WARNING, "holdfast"):
+        run = flow.start()
+        assert run.ask("cart.total", timeout=10) == 5
+        assert not caplog.records
+        with pytest.raises(WaitTimeoutError) as caught:
+            run.ask("cart.totl", timeout="100ms")
+    shop.close()
+    told = "no request 'cart.totl' is defined in this program, so look at the name; known: "
+    for text in (str(caught.value), caplog.text):
+        assert told in text
+        assert "cart.add, " in text
+
+
+def test_a_request_that_only_the_workers_define_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    far = App("far", str(tmp_path / "far.db"))
+    run = far.remote("cart").start()
+    with caplog.at_level(logging.WARNING, "holdfast"), pytest.raises(WaitTimeoutError, match="no worker"):
+        run.ask("cart.far", timeout="10ms")
+    far.close()
+    assert not caplog.records

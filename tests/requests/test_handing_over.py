@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,7 @@ from holdfast import (
     StepError,
     StepTimeoutError,
     StepTokenError,
+    chain,
     emit,
     hook,
     this_step,
@@ -32,6 +34,12 @@ tokens: list[str] = []
 async def render(film: str) -> str:
     tokens.append(this_step.hand_over())
     return "this is nobody's"
+
+
+@app.step(timeout="1h", max_retries=0)
+def render_once(film: str) -> str:
+    tokens.append(this_step.hand_over())
+    return ""
 
 
 @app.step(timeout=None, stall_timeout="10m", max_retries=0)
@@ -211,3 +219,61 @@ def test_mistakes_are_told(world: TestApp) -> None:
 
 def test_outside_a_run_a_step_that_hands_over_is_a_plain_function() -> None:
     assert asyncio.run(render("x")) == "this is nobody's"
+
+
+@pytest.mark.parametrize("how", ["finish", "fail"])
+def test_whoever_has_the_token_may_be_faster_than_the_function_that_gave_it_away(how: str) -> None:
+    app = App("early", ":memory:")
+    told = threading.Event()
+
+    @app.step(max_retries=0, timeout=None)
+    def pay() -> str:
+        token = this_step.hand_over()
+        if how == "finish":
+            app.finish_step(token, "paid")
+        else:
+            app.fail_step(token, "no money")
+        told.wait(5)  # until the run knows
+        return ""
+
+    with app.worker():
+        run = pay.start()
+        if how == "finish":
+            assert run.result(timeout=10) == "paid"
+        else:
+            with pytest.raises(StepError, match="no money"):
+                run.result(timeout=10)
+        told.set()
+
+
+def test_a_token_is_of_one_attempt_of_its_run(world: TestApp) -> None:
+    """The steps of a composition have the same names in each."""
+    film = chain(render_once.s("a"))
+    run = film.start()
+    world.settle()
+    app.fail_step(tokens[0], "no film")
+    with pytest.raises(StepError):
+        run.result()
+    run.retry()
+    world.settle()
+    assert len(tokens) == 2
+    with pytest.raises(StepTokenError, match="before"):
+        app.finish_step(tokens[0], "of the first attempt")
+    app.finish_step(tokens[1], "rendered")
+    assert run.result() == "rendered"
+
+
+def test_a_token_that_was_not_used_is_of_no_use_to_the_next_attempt_of_the_run(world: TestApp) -> None:
+    run = chain(render_once.s("a")).start()
+    world.settle()
+    world.advance("2h")
+    with pytest.raises(StepTimeoutError):
+        run.result()
+    run.retry()
+    world.settle()
+    app.beat_step(tokens[0])
+    app.finish_step(tokens[0], "of the first attempt")
+    world.settle()
+    assert run.status == "WAITING"
+    app.finish_step(tokens[1], "rendered")
+    assert run.result() == "rendered"

@@ -125,7 +125,9 @@ def test_unknown_options_are_refused(tmp_path: Path) -> None:
 # -- what it is
 
 
-@pytest.mark.parametrize("content", [b"hello, this is a text and no database at all\n" * 100, os.urandom(8192)])
+@pytest.mark.parametrize(
+    "content", [b"hello, this is a text and no database at all\n" * 100, os.urandom(8192)], ids=["text", "noise"]
+)
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "orders.db"
     file.write_bytes(content)

@@ -20,8 +20,10 @@ from holdfast.errors import EncodeError, StoreBusyError, StoreError, StoreReadOn
 from holdfast.ports import Change, Emission, Message, NewRun, Record, RunQuery, Subscription, Topic, WorkerRow
 from holdfast.stores import postgres, postgres_connections
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres_connections import Connections
 from holdfast.stores.postgres_life import ServerClock, key_of
 from holdfast.stores.postgres_notifier import PostgresNotifier
+from holdfast.stores.postgres_sql import ENGINES, PROGRAMS, channel_of
 from holdfast.testing import MovableClock
 from postgres_server import own_server
 
@@ -409,16 +411,61 @@ def test_a_clock_that_is_an_hour_wrong_is_corrected(
         assert abs(store.now() - SystemClock().now()) < 60_000_000
 
 
+class TwoClocks(MovableClock):
+    """A time of day that can be set, and a steady clock that may stand still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steady = 5_000_000
+
+    def monotonic(self) -> float:
+        return self.steady / 1_000_000
+
+    def random(self) -> float:
+        return 0.5
+
+    def pass_by(self, us: int) -> None:
+        self.move(us)
+        self.steady += us
+
+
 def test_time_does_not_jump_as_long_as_it_may_be_right() -> None:
-    local = MovableClock()
+    local = TwoClocks()
     clock = ServerClock(local)
-    start = local.now()
-    clock.set(start, start + 1_050, start + 100)
-    assert clock.now() == start + 1_000
-    clock.set(start, start + 1_090, start + 200)
-    assert clock.now() == start + 1_000
-    clock.set(start, start + 3_000, start + 200)
-    assert clock.now() == start + 2_900
+    start, day = local.steady, local.now()
+    assert clock.now() == day, "until the server is asked"
+    clock.set(start, day + 1_050, start + 100)
+    assert clock.now() == day + 1_000
+    clock.set(start, day + 1_090, start + 200)
+    assert clock.now() == day + 1_000
+    clock.set(start, day + 3_000, start + 200)
+    assert clock.now() == day + 2_900
+    local.pass_by(100)
+    assert clock.now() == day + 3_000
+
+
+HOUR = 3_600_000_000
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+def test_a_time_of_day_that_is_set_moves_nothing(postgres_url: str, by: int) -> None:
+    local = TwoClocks()
+    with closing(PostgresStore("orders", postgres_url, local)) as store:
+        before = store.now()
+        local.move(by)
+        assert store.now() == before
+        store.get("r")
+        assert abs(store.now() - before) < 60_000_000, "nor when the server is asked again"
+
+
+def test_a_steady_clock_that_stood_still_is_noticed_when_the_store_is_used(postgres_url: str) -> None:
+    """As while a laptop sleeps, where there is no better clock."""
+    local = TwoClocks()
+    with closing(PostgresStore("orders", postgres_url, local)) as store:
+        local.steady -= HOUR
+        assert store.now() < SystemClock().now() - HOUR // 2
+        store.get("r")
+        assert abs(store.now() - SystemClock().now()) < 60_000_000
 
 
 # -- errors
@@ -430,6 +477,12 @@ def test_a_wrong_address_is_told_at_once_without_the_password() -> None:
         PostgresStore("orders", "postgresql://me:secret@localhost:1/nowhere", SystemClock())
     assert time.monotonic() - begun < 20
     assert "secret" not in str(refused.value)
+
+
+def test_what_says_which_server_it_is_is_shown_wherever_it_stands() -> None:
+    shown = Connections("postgresql://me:secret@/shop?password=hidden&host=/run/a&port=5433&sslmode=disable").shown
+    assert shown == "postgresql:///shop?host=/run/a&port=5433&schema=holdfast"
+    assert Connections("postgresql://me@db.example/shop").shown == "postgresql://db.example/shop?schema=holdfast"
 
 
 @pytest.mark.parametrize("option", ["schema=No-Schema", "pool=1", "pool=many", "pooler=statement"])
@@ -449,6 +502,39 @@ def test_a_pool_that_is_empty_is_a_busy_store(
     assert store.get("r") is None
 
 
+def test_a_step_waits_for_a_connection_that_other_steps_have(
+    open_store: Callable[..., PostgresStore], postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connections, "LONGEST_WAIT", 0.2)
+    database = open_store(f"{postgres_url}&pool=2").database
+    may_end, begun = threading.Event(), threading.Semaphore(0)
+
+    def step() -> str:
+        with database.step_write():
+            begun.release()
+            assert may_end.wait(20)
+            return "done"
+
+    steps = [Late(step) for _ in range(5)]
+    assert begun.acquire(timeout=10)
+    assert begun.acquire(timeout=10)
+    assert not begun.acquire(timeout=1), "there are two connections"
+    may_end.set()
+    assert [late.wait() for late in steps] == ["done"] * 5
+
+
+def test_a_step_does_not_wait_for_ever_for_a_connection_that_it_has_itself(
+    open_store: Callable[..., PostgresStore], postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connections, "LONGEST_WAIT", 0.2)
+    database = open_store(f"{postgres_url}&pool=2").database
+    with database.step_write(), database.step_write():
+        with pytest.raises(StoreBusyError), database.step_write():
+            pass
+    with database.step_write(), database.step_write():
+        pass
+
+
 def test_a_database_that_can_not_be_written_says_so(
     store: PostgresStore, open_store: Callable[..., PostgresStore], postgres_url: str
 ) -> None:
@@ -465,6 +551,21 @@ def test_a_broken_connection_is_replaced(store: PostgresStore, other: psycopg.Co
         "WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid() AND query LIKE '%runs%'"
     )
     assert _reached(lambda: store.get("r")) is not None
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_connections_that_were_idle_while_the_server_was_restarted_are_replaced_unseen(mode: str) -> None:
+    with own_server() as server, closing(PostgresStore("orders", f"{server.url}&pool=4", SystemClock())) as store:
+        store.create(new(store))
+        with store.read(), store.read(), store.read(), store.database.step_write():
+            pass  # so many are idle now
+        server.restart(mode)
+        begun = time.monotonic()
+        store.create(new(store, "another"))
+        with store.database.step_write() as (_, connection):
+            connection.execute("SELECT 1")
+        assert [row.id for row in store.runs(RunQuery())] == ["another", "r"]
+        assert time.monotonic() - begun < 5
 
 
 def test_a_name_with_nul_is_refused_and_its_run_alone(store: PostgresStore) -> None:
@@ -549,6 +650,25 @@ def test_a_hint_wakes_those_who_care_for_it_and_nobody_else(
     assert engine.told == [("w1", [3, 5])]
     assert set(executor.topics) == {Topic.ATTEMPTS, Topic.EVERYTHING}
     assert executor.told == []
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "hello", "", "5", "[" * 5_000, '["x", "ring", "orders", {}]', '["x", "ring", [], []]',
+        '["x", "told", "orders", "w1", [], "a", null, 1e999]', '["x", "runs", "orders", [], {}, 5]',
+    ],
+)  # fmt: skip
+def test_a_note_that_says_nothing_is_not_the_last_that_is_heard(
+    store: PostgresStore, heard: tuple[Listening, Listening, PostgresNotifier], note: str
+) -> None:
+    engine, _, sender = heard
+    engine.notifier.watch("r").close()  # it listens to all there is
+    with closing(store.database.connect()) as other:
+        for whom in (ENGINES, PROGRAMS):
+            other.execute("SELECT pg_notify(%s, %s)", (channel_of(store.database.schema, whom), note))
+    sender.ring(Topic.RUNS)
+    wait_until(lambda: Topic.RUNS in engine.topics, 5)
 
 
 def test_a_hint_is_heard_again_after_the_connection_that_tells_it_was_lost(

@@ -13,7 +13,15 @@ import holdfast
 import holdfast.telemetry
 import holdfast.testing
 from holdfast import App, Codec, HookCall, Resource, Schedule, shield
-from holdfast.api.functions import AsyncStep, AsyncWorkflow, CallOptions, SyncStep, SyncWorkflow
+from holdfast.api.functions import (
+    AsyncCallOptions,
+    AsyncStep,
+    AsyncWorkflow,
+    CallOptions,
+    PlainCallOptions,
+    SyncStep,
+    SyncWorkflow,
+)
 from holdfast.definer import StepDecorator, WorkflowDecorator
 from holdfast.telemetry import (
     ClusterState,
@@ -30,7 +38,8 @@ from holdfast.testing import TestApp
 
 # What users hold in their hands without importing it by name.
 REACHED = (
-    AsyncStep, AsyncWorkflow, CallOptions, StepDecorator, SyncStep, SyncWorkflow, WorkflowDecorator,
+    AsyncCallOptions, AsyncStep, AsyncWorkflow, CallOptions, PlainCallOptions, StepDecorator, SyncStep, SyncWorkflow,
+    WorkflowDecorator,
     type(holdfast.this_step), type(holdfast.wf),
 )  # fmt: skip
 # What users make by calling the class; of all others only members are promised.

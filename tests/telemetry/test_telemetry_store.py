@@ -159,6 +159,10 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     def double(number: int) -> int:
         return 2 * number
 
+    @app.step
+    def times(number: int, *, by: int) -> int:
+        return number * by
+
     yield app
     app.close()
 
@@ -176,7 +180,7 @@ def test_events_reach_whoever_receives_and_nothing_is_kept_for_nobody(app: App) 
         found = [event for event in heard if not event["type"].startswith("worker-")]
         assert kinds(found) == ["run-sent", "run-started", "step-started", "step-succeeded", "run-succeeded"]
         assert {event.get("run_id", event["id"]) for event in found} == {run.id}
-        assert (found[3]["name"], found[3]["args"], found[3]["result"]) == ("double", {"args": [4]}, 8)
+        assert (found[3]["name"], found[3]["args"], found[3]["result"]) == ("double", [4], 8)
         assert receiver.clock.value > max(event["clock"] for event in heard)
         receiver.stop()
         assert receiver.capture({}) == 0
@@ -184,6 +188,20 @@ def test_events_reach_whoever_receives_and_nothing_is_kept_for_nobody(app: App) 
         while host.engine.env.reporter.is_on:
             assert time.monotonic() < deadline, "nobody listens any more"
             time.sleep(0.05)
+
+
+def test_the_arguments_of_a_step_and_of_a_run_are_args_and_kwargs(app: App) -> None:
+    state = ClusterState()
+    receiver, heard = EventReceiver(app.telemetry), list[Event]()
+    with app.worker():
+        hear(receiver, heard, lambda: "worker-online" in kinds(heard))
+        run = app.start("times", 3, by=2)
+        hear(receiver, heard, lambda: "run-succeeded" in kinds(heard))
+    receiver.stop()
+    state.apply_many(heard)
+    (step,) = state.newest()
+    assert (step.args, step.kwargs) == ([3], {"by": 2})
+    assert (state.runs[run.id].args, state.runs[run.id].kwargs) == ([3], {"by": 2})
 
 
 def test_events_of_ones_own_reach_receivers_in_other_processes_too(app: App) -> None:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, NamedTuple, assert_type
+from typing import Any, Literal, NamedTuple, assert_type
 
 from holdfast import (
     App,
@@ -266,6 +266,9 @@ def starting(order: Order) -> None:
     assert_type(resize_class.start("a.png", width=2), Run[bytes])
     assert_type(top_level_step.start(1), Run[str])
     assert_type(top_level_workflow.options(id="x").start(), Run[list[str]])
+    assert_type(price.options(timeout="1m")(order, currency="USD"), Decimal)
+    _ = assert_type(charge.options(timeout="1m")(order, Decimal(1)), Coroutine[None, None, bool])
+    assert_type(top_level_workflow_with_options.options(id="x")(a=2), list[str])
     assert_type(app.start("fulfil", order), Run[Any])
 
 
@@ -500,6 +503,7 @@ async def with_events(order: Order) -> None:
     assert_type(await app.aemit("OrderCreated"), str)
     assert_type(await wait_for_event("Paid", where={"order": 1}, timeout="2d"), Any)
     assert_type(await wait_for_event("Paid", payload=Order), Order)
+    assert_type(await wait_for_event("Paid", payload=Order | None), Any)
     assert_type(count.start(order).trace(), TraceNode)
     assert_type((await app.atrace("o-1")).children, list[TraceNode])
 
@@ -517,6 +521,16 @@ assert_type(size, RequestDefinition[None, int])
 assert_type(note_it, RequestDefinition[str, None])
 assert_type(poke, RequestDefinition[None, None])
 assert_type(app.define_hook("types.hook", Order), HookDefinition[Order])
+
+# Types that are no classes are taken; what is made of them is Any to a type checker, unless it is told.
+Choice = Literal["a", "b"]
+assert_type(define_hook("types.maybe", int | None), HookDefinition[Any])
+assert_type(app.define_hook("types.choice", Choice), HookDefinition[Any])
+told: HookDefinition[Order | None] = define_hook("types.told", Order | None)
+change = define_request("types.change", int | None, str | None)
+assert_type(change, RequestDefinition[Any, Any])
+assert_type(app.define_request("types.read", None, list[int] | None), RequestDefinition[None, Any])
+assert_type(app.define_request("types.write", Choice), RequestDefinition[Any, None])
 
 
 @app.workflow
@@ -541,6 +555,7 @@ async def answers(customer: str) -> int:
 async def asks(run: Run[int], order: Order) -> None:
     assert_type(run.ask(add_item, order, id="q", timeout="5s"), Decimal)
     assert_type(run.ask(size), int)
+    assert_type(run.ask(change, None), Any)
     assert_type(run.ask("types.add", {"id": "1"}), Any)
     assert_type(await run.aask(add_item, order), Decimal)
     assert_type(await run.aask(size, timeout=1), int)

@@ -227,6 +227,8 @@ def asks_wrongly(run: Run[int]) -> None:
     fulfil.start_and_ask(add.of(1))  # E: call-arg
     fulfil.start_and_ask(add, "o-1")  # E: arg-type
     define_request("wrong", int, int, data=3)  # E: call-overload
+    define_request("wrong", "int")  # E: call-overload
+    define_hook("wrong", 3)  # E: call-overload
 
 
 @app.around_workflow  # E: type-var

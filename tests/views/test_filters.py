@@ -57,6 +57,8 @@ def test_a_filter_is_a_query(text: str, query: RunQuery) -> None:
         ("started:>", "give how long ago"),
         ("workflow:*order", "a . stands at the end"),
         ('data.x="a', "is open; close it"),
+        ("data.x=" + "[" * 3_000, "is nested too deeply to be read"),
+        ("started:>0001-01-01T00:00+14:00", "give how long ago"),
     ],
 )
 def test_what_cannot_be_read_is_said(text: str, said: str) -> None:

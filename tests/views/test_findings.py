@@ -82,6 +82,24 @@ def test_a_queue_that_no_worker_serves_is_told_with_the_command_that_starts_one(
     assert second.command == ("worker", "--executor-only", "--queues", "mail")
 
 
+def test_steps_that_wait_for_long_in_a_queue_that_is_served_are_noted() -> None:
+    executor = worker("x1", names=())
+    executor.kind, executor.queues = "executor", ["gpu", "mail", "ftp"]
+    early = NOW - 301_000_000
+    queues = [
+        QueueRow(queue="ftp", waiting=1, since=NOW - 299_000_000, claimed=0),
+        QueueRow(queue="gpu", waiting=1, since=early, claimed=0),
+        QueueRow(queue="mail", waiting=7, since=early, claimed=2),
+    ]
+    seen = Snapshot(now=NOW, workers=[worker(names=("buy",)), executor], queues=queues)
+    idle, busy = [finding for finding in findings_of(seen) if finding.check == "queues"]
+    assert (idle.level, busy.level) == ("note", "note"), "it may be what they can do"
+    assert idle.text == "1 step waits in queue 'gpu', the first for 5m01s; serving it: 1 worker"
+    assert "execute none" in idle.remedy
+    assert busy.text.startswith("7 steps wait in queue 'mail', the first for 5m01s")
+    assert "execute 2" in busy.remedy
+
+
 def test_engines_and_executors_are_told_apart() -> None:
     executor = worker("x1", names=())
     executor.kind, executor.queues = "executor", ["gpu", ""]

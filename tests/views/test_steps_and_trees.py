@@ -10,7 +10,7 @@ from view_histories import NAMES, SECOND, T0, golden, numbered, row_of
 
 from holdfast.codec import Codec
 from holdfast.core import events as ev
-from holdfast.ports import Status, StepState
+from holdfast.ports import AttemptRow, Status, StepState
 from holdfast.views.statuses import statuses_of
 from holdfast.views.steps import steps_of
 from holdfast.views.tree import KnownRun, TreeNode, tree_of
@@ -72,6 +72,18 @@ def test_a_step_that_begins_again_in_a_new_attempt_of_its_run_has_not_ended() ->
     assert (view.state, view.ended_at) == (StepState.STARTED, None)
 
 
+def test_steps_of_a_saga_have_the_names_by_which_its_failure_calls_them() -> None:
+    def book(cmd: str, undoes: str = "", kind: type[ev.StepOutcome] = ev.StepCompleted) -> ev.StepOutcome:
+        cause = int(cmd.partition("s")[0])
+        return kind(ts=T0, cmd=cmd, cause=cause, name="unbook" if undoes else "book", undoes=undoes)
+
+    before, saga = [book("1s0"), book("2s0")], [book("3s1"), book("3s0"), book("5s0", kind=ev.StepFailed)]
+    again = [ev.AttemptStarted(ts=T0, attempt=2), book("9s0")]
+    assert [view.key for view in steps_of(numbered(started(), *before, *saga))] == ["", "", "", "", ""]
+    undone = numbered(started(), *before, *saga, book("6s0", undoes="3s0"), book("7s0", undoes="3s1"), *again)
+    assert {view.cmd: view.key for view in steps_of(undone) if view.key} == {"3s1": "book#2", "5s0": "book#3"}
+
+
 def test_a_run_that_no_worker_knows_is_stuck_in_its_statuses_too() -> None:
     history = numbered(started())
     row = row_of(history, status=Status.STUCK, stuck="unknown", reason="nobody knows it", started_at=None, wake_at=T0)
@@ -115,6 +127,15 @@ def test_a_tree_has_children_under_their_command_and_compensations_under_what_th
     assert root.detail == "", "children have lines of their own"
     assert root.summary()["children"][2]["forked_from"] == "old"
     assert [(run, node.name) for run, node in root.steps()][-1] == ("buy.ship", "charge")
+
+
+def test_a_tree_has_steps_that_wait_for_a_worker_elsewhere_under_the_last_attempt() -> None:
+    history = numbered(started(), step(ev.StepFailed, 10), ev.AttemptStarted(ts=T0 + 20, attempt=2))
+    run = known("buy", history)
+    run.attempts = [AttemptRow(token="t", run_no=1, cmd="3s0", step="print", number=1, queue="far", due=T0 + 20)]
+    first, second = tree_of({"buy": run}, "buy", T0 + SECOND, PlainReader()).children
+    assert names(first) == ("attempt 1", "FAILURE", [("charge", "FAILURE", [])])
+    assert names(second) == ("attempt 2", "RUNNING", [("print", "PENDING", [])])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -50,7 +50,7 @@ def test_a_hook_that_the_code_dropped_is_not_open() -> None:
 
 def test_a_hook_is_not_taken_for_another_of_its_name_that_has_a_key() -> None:
     history = numbered(started(), opened(0), opened(1, key="k, and 2 more"), opened(2, key="k"))
-    assert open_names(history, Status.WAITING, "hook 'h' key 'k, and 2 more', timeout") == ["1h1"]
+    assert open_names(history, Status.WAITING, "hook 'h' key 'k, and 2 more', or a timeout") == ["1h1"]
 
 
 def test_an_answer_is_for_the_hook_of_its_token_else_for_the_first_else_for_the_next() -> None:

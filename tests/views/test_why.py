@@ -40,7 +40,7 @@ def test_every_prefix_of_every_golden_history_has_an_answer(name: str) -> None:
         now = prefix[-1].ts + SECOND
         for status in Status:
             for workers in (None, [], [worker(names=(prefix[0].workflow,))]):  # type: ignore[union-attr]
-                for reason in ("", "sleep", "hook 'x', timeout", "child 'a' and 7 more"):
+                for reason in ("", "sleep", "timeout", "hook 'x', or a timeout", "child 'a' and 7 more"):
                     row = row_of(prefix, status=status, reason=reason)
                     found = why(row, now, prefix, workers)
                     json.dumps(why_summary(found))
@@ -124,7 +124,7 @@ def test_a_sleep_says_until_when() -> None:
 
 def test_a_row_alone_is_enough_for_an_answer() -> None:
     history = numbered(started())
-    found = why(waiting(history, "hook 'approval', timeout", wake_at=T0 + 60 * SECOND), T0)
+    found = why(waiting(history, "hook 'approval', or a timeout", wake_at=T0 + 60 * SECOND), T0)
     assert found.kind == "hook"
     assert found.text.startswith("waiting for hook 'approval', until ")
     assert why(row_of(history), T0).text == "worker w1 executes its code"

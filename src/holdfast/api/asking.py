@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from holdfast.core.context import current_step
 from holdfast.core.registry import Definitions
 from holdfast.durations import Duration
 from holdfast.engine.records import AnswerBody, AskMessage
-from holdfast.errors import DecodeError, RequestError, RequestRefusedError, in_words
+from holdfast.errors import DecodeError, RequestError, RequestRefusedError, UnknownNameError, in_words
 from holdfast.ports import Message, Query
+
+logger = logging.getLogger("holdfast")
 
 
 @dataclass(slots=True)
@@ -55,10 +58,13 @@ class Asker:
         if definition is not None and definition.data is not None:
             answer = self.store.data(run.id).get(definition.data)
         if answer is None:
+            unknown = self._if_unknown(name, row.workflow) if definition is None else ""
             if self.store.answer(run.id, message.request) is None:
                 refuse_without_history(row, "asked")
                 self.inbox.post(message, f"request {name!r} can't be asked")
-            answer = self._answer(run, name, message.request, limit, given_up)
+                if unknown:
+                    logger.warning("run %s may never answer: %s", run.id, unknown)
+            answer = self._answer(run, name, message.request, limit, given_up, unknown)
         return self.definitions.codec.plain(answer) if plain else self._decode(answer, definition and definition.answer)
 
     def start_and_ask(self, name: str, call: bytes, options: StartOptions, ask: Ask[Any]) -> tuple[Which, Message]:
@@ -86,12 +92,29 @@ class Asker:
         body = msgspec.json.encode(AskMessage(name=name, request=id, payload=encoded))
         return definition, Message(run_id=run.id, run_no=run.no, kind="ask", body=body, request=id)
 
-    def _answer(self, run: Which, name: str, id: str, limit: int | None, given_up: threading.Event | None) -> bytes:
+    def _if_unknown(self, name: str, workflow: str) -> str:
+        """That nothing here defines such a request, although the code of the workflow is here."""
+        try:
+            self.definitions.find_workflow(workflow)
+        except UnknownNameError:
+            return ""
+        known = ", ".join(self.definitions.request_models.names()) or "none"
+        return f"no request {name!r} is defined in this program, so look at the name; known: {known}"
+
+    def _answer(
+        self,
+        run: Which,
+        name: str,
+        id: str,
+        limit: int | None,
+        given_up: threading.Event | None,
+        unknown: str = "",
+    ) -> bytes:
         """What the run has answered, encoded, once it has."""
         found = self.waiter.found(
             run, lambda: self.store.answer(run.id, id), f"an answer to request {name!r}",
-            f"has not answered request {name!r}", f"ask again with id={id!r} to get the answer that it may still give",
-            limit, given_up,
+            f"has not answered request {name!r}",
+            unknown or f"ask again with id={id!r} to get the answer that it may still give", limit, given_up,
         )  # fmt: skip
         body = msgspec.json.decode(found, type=AnswerBody)
         if bytes(body.error) != b"null":

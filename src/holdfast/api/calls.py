@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
+from holdfast.core.context import StepContext
 from holdfast.core.execution import Execution
 from holdfast.core.greenlets import wait_plainly
 from holdfast.core.loop import running
 from holdfast.core.pending import PendingChild
-from holdfast.core.source_lines import source_line
+from holdfast.core.unawaited import Unawaited
 from holdfast.errors import WrongContextError
 
 R = TypeVar("R")
+B = TypeVar("B", bound=Awaitable[Any])  # what is awaited in its place
 
 
-class Call(Coroutine[None, None, R]):
-    """Something that begins when it is awaited. One that never is fails the run, with the line that made it."""
+class _Begun(Coroutine[None, None, R], Generic[R, B]):
+    """Something that begins when it is awaited, and is noted until then, with the line that made it."""
 
-    __slots__ = ("__weakref__", "_begin", "_execution", "_future", "_number", "_what")
+    __slots__ = ("__weakref__", "_begin", "_future", "_number", "_unawaited", "_what")
 
-    def __init__(self, execution: Execution, begin: Callable[[], asyncio.Future[Any]], what: str) -> None:
-        self._execution = execution
+    def __init__(self, unawaited: Unawaited, begin: Callable[[], B], what: str) -> None:
         self._begin = begin
         self._what = what
         self._future: Generator[Any, Any, Any] | None = None
-        code = execution.code
-        self._number = code.calls = code.calls + 1
-        code.unawaited[self._number] = (what, source_line())
+        self._unawaited = unawaited
+        maker = sys._getframe(1).f_back  # outside of the constructors; the line is that of its caller
+        self._number = unawaited.add(what, None if maker is None else maker.f_back)
 
     def __repr__(self) -> str:
         return f"<{self._what}, to be awaited>"
@@ -48,15 +50,39 @@ class Call(Coroutine[None, None, R]):
         return self._future.throw(typ if val is None else val)
 
     def close(self) -> None:
-        self._execution.code.unawaited.pop(self._number, None)
+        self._unawaited.remove(self._number)
 
-    def begin(self) -> asyncio.Future[Any]:
-        self._execution.code.unawaited.pop(self._number, None)
+    def begin(self) -> B:
+        self._unawaited.remove(self._number)
         begin, self._begin = self._begin, _begun  # it may be a method of this very object
         return begin()
 
 
-def _begun() -> asyncio.Future[Any]:
+class Call(_Begun[R, asyncio.Future[Any]]):
+    """What workflow code awaits. If it never does, the run fails."""
+
+    __slots__ = ("_execution",)
+
+    def __init__(self, execution: Execution, begin: Callable[[], asyncio.Future[Any]], what: str) -> None:
+        super().__init__(execution.code.unawaited, begin, what)
+        self._execution = execution
+
+
+class StepCall(_Begun[R, Coroutine[Any, Any, R]]):
+    """What the code of a step awaits. If it never does, the attempt fails."""
+
+    __slots__ = ()
+
+    def __init__(self, step: StepContext, begin: Callable[[], Coroutine[Any, Any, R]], what: str) -> None:
+        super().__init__(step.unawaited, begin, what)
+
+    def close(self) -> None:
+        super().close()
+        if self._future is not None:
+            self._future.close()
+
+
+def _begun() -> Any:
     raise WrongContextError("this was awaited before; keep its result, or ask again")
 
 
@@ -82,6 +108,10 @@ class StepFuture(Generic[R]):
         """Wait for it in a plain call: only the task that calls waits."""
         found: R = wait_plainly(self._wait())
         return found
+
+    def get(self) -> R:
+        """Celery's spelling of `result`."""
+        return self.result()
 
     def done(self) -> bool:
         """Whether it has ended, as far as this run knows."""

@@ -7,7 +7,6 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Coroutine
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -18,6 +17,7 @@ from holdfast.api.checks import check_hook, check_id, check_text, progress_of
 from holdfast.api.direct_calls import plain_transaction
 from holdfast.api.domain_events import emit_now, wait_for_event
 from holdfast.api.hooks import ask_hook, encode_payload
+from holdfast.api.scratch import Scratch, scratch
 from holdfast.api.tokens import StepToken
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.domain_events import Where
@@ -43,26 +43,6 @@ class WorkflowIdentity:
     root_workflow_id: str
 
 
-class _Scratch:
-    """Stands in for a run where there is none, so that plain calls in unit tests work."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, Any] = {}
-        self.checkpoint: Any = None
-        self.id = str(uuid.uuid4())
-
-
-_scratch: ContextVar[_Scratch | None] = ContextVar("holdfast_scratch", default=None)
-
-
-def _plain() -> _Scratch:
-    scratch = _scratch.get()
-    if scratch is None:
-        scratch = _Scratch()
-        _scratch.set(scratch)
-    return scratch
-
-
 def current_execution() -> Execution | None:
     loop = running()
     return None if loop is None else loop.execution
@@ -85,7 +65,7 @@ def _in_workflow(name: str) -> Execution | None:
 
 class WorkflowContext:
     """The running workflow. In a step, `identity`, `set_data`, `get_data` and `emit` work; outside a run everything works
-    on a throw-away context."""
+    on a context that lasts for one plain call."""
 
     @property
     def identity(self) -> WorkflowIdentity:
@@ -95,7 +75,8 @@ class WorkflowContext:
             a = here.attempt
             return WorkflowIdentity(a.run_id, a.workflow, a.parent_id, a.root_id)
         if here is None:
-            return WorkflowIdentity(_plain().id, "", None, _plain().id)
+            id = scratch("wf.identity").id
+            return WorkflowIdentity(id, "", None, id)
         info = here.info
         return WorkflowIdentity(info.run_id, here.program.name, info.parent_id, info.root_id or info.run_id)
 
@@ -104,7 +85,7 @@ class WorkflowContext:
         here = _here()
         check_text("wf.set_data: key", key)
         if here is None:
-            _plain().data[key] = value
+            scratch("wf.set_data()").data[key] = value
         elif isinstance(here, StepContext):
             here.touch()
             here.writes[key] = Raw(here.codec.encode(value, f"data {key!r}", apart=True))
@@ -116,7 +97,7 @@ class WorkflowContext:
         here = _here()
         check_text("wf.get_data: key", key)
         if here is None:
-            return _plain().data.get(key, default)
+            return scratch("wf.get_data()").data.get(key, default)
         data = here.data | here.writes if isinstance(here, StepContext) else here.journal.data
         raw = data.get(key)
         return default if raw is None else here.codec.decode(raw)
@@ -126,7 +107,9 @@ class WorkflowContext:
         here = _here()
         if isinstance(here, StepContext):
             this_step.stream(item)
-        elif here is not None:
+        elif here is None:
+            scratch("wf.stream()")
+        else:
             here.outputs.stream(Raw(here.codec.encode(item, "a streamed item")))
 
     def uuid(self) -> uuid.UUID:
@@ -250,25 +233,25 @@ class WorkflowContext:
 
 
 class RunningStep:
-    """The running step. Outside a run everything works on a throw-away context."""
+    """The running step. Outside a run everything works on a context that lasts for one plain call."""
 
     @property
     def attempt(self) -> int:
         """Which attempt this is, from 1."""
         context = _step("attempt")
-        return 1 if context is None else context.attempt.number
+        return 1 if isinstance(context, Scratch) else context.attempt.number
 
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt of this step, and for no other step: give it to whoever you call."""
         context = _step("idempotency_key")
-        return _plain().id if context is None else context.attempt.idempotency_key
+        return context.id if isinstance(context, Scratch) else context.attempt.idempotency_key
 
     def checkpoint(self, value: object) -> None:
         """Keep a value for the next attempt, should this one fail or its worker die."""
         context = _step("checkpoint")
-        if context is None:
-            _plain().checkpoint = value
+        if isinstance(context, Scratch):
+            context.checkpoint = value
             return
         context.touch()
         encoded = context.codec.encode(value, f"the checkpoint of step {context.attempt.step!r}")
@@ -279,15 +262,15 @@ class RunningStep:
     def last_checkpoint(self) -> Any:
         """What the last attempt kept, None if nothing."""
         context = _step("last_checkpoint")
-        if context is None:
-            return _plain().checkpoint
+        if isinstance(context, Scratch):
+            return context.checkpoint
         return None if context.checkpoint is None else context.codec.decode(context.checkpoint)
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Show how far it is. Also a sign of life for `stall_timeout`, and where a plain step is cancelled."""
         context = _step("progress")
         encoded = progress_of("this_step.progress", done, total, note)
-        if context is None:
+        if isinstance(context, Scratch):
             return
         context.touch()
         context.report("progress", encoded)
@@ -297,30 +280,30 @@ class RunningStep:
         `app.fail_step(token, error)`. What the step itself returns then means nothing. Its `timeout` counts on until the
         step is finished, and `app.beat_step(token)` is the sign of life for its `stall_timeout`."""
         context = _step("hand_over")
-        if context is None:
-            return _plain().id
+        if isinstance(context, Scratch):
+            return context.id
         context.touch()
         context.handed_over = True
         a = context.attempt
-        token = StepToken(a.app, a.run_id, a.run_no, a.cmd, a.step, a.number, context.started)
+        token = StepToken(a.app, a.run_id, a.run_no, a.cmd, a.step, a.number, context.started, a.since)
         return token.write(context.surroundings.secret())
 
     def stream(self, item: object) -> None:
         """Give an item to those who watch the run, as soon as it is there: tokens, rows, lines."""
         context = _step("stream")
-        if context is None:
+        if isinstance(context, Scratch):
             return
         context.touch()
         context.report("stream", context.codec.encode(item, f"an item streamed by step {context.attempt.step!r}"))
 
 
-def _step(name: str) -> StepContext | None:
+def _step(name: str) -> StepContext | Scratch:
     """What `this_step.name` refers to here."""
     if running() is not None:
         raise WrongContextError(
             f"this_step.{name} is for the code of a step, and this is workflow code; use it in a step"
         )
-    return current_step.get()
+    return current_step.get() or scratch(f"this_step.{name}")
 
 
 def transaction() -> Any:

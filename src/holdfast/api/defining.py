@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, get_type_hints
 
 from holdfast.api.functions import is_decorated
@@ -32,8 +34,9 @@ def step_of(codec: Codec, function: Any, name: str | None, options: StepOptions,
     resources = resources_of(call, f"step {chosen!r}", is_async)
     hints = codec.hints_for(call, resources)
     return StepDefinition(
-        chosen, call, is_async, options, hints, _result_type(call), place or _place(function), resources
-    )
+        chosen, call, is_async, options, hints, _result_type(call), place or _place(function), resources,
+        defined_by=_module_code(),
+    )  # fmt: skip
 
 
 def workflow_of(
@@ -52,7 +55,8 @@ def workflow_of(
             "let a step take it"
         )
     return WorkflowDefinition(
-        chosen, call, is_async, options, codec.hints_for(call), _result_type(call), place or _place(function), check=check
+        chosen, call, is_async, options, codec.hints_for(call), _result_type(call), place or _place(function), check=check,
+        defined_by=_module_code(),
     )  # fmt: skip
 
 
@@ -116,13 +120,36 @@ def _place(function: Any) -> str:
         return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
 
 
-def same_code(
-    one: StepDefinition | WorkflowDefinition | Around, other: StepDefinition | WorkflowDefinition | Around
-) -> bool:
-    """A module that runs as `__main__` and is imported by its name defines everything twice; so does a reload.
-    A function that defines a step each time it is called does not: those are two steps."""
-    is_local = "<locals>" in getattr(other.function, "__qualname__", "")
-    return type(one) is type(other) and one.place == other.place and ":" in one.place and not is_local
+Definition = StepDefinition | WorkflowDefinition | Around
+
+
+def same_code(one: Definition, other: Definition) -> bool:
+    """A module that runs as `__main__` and is imported by its name defines everything twice; so does a reload, and who
+    edits a cell of a notebook. A function that defines a step each time it is called does not: those are two steps."""
+    if type(one) is not type(other) or "<locals>" in getattr(other.function, "__qualname__", ""):
+        return False
+    return (one.place == other.place and ":" in one.place) or _is_redefined(one, other)
+
+
+def _is_redefined(one: Definition, other: Definition) -> bool:
+    """Whether the same name of the same module is defined by code that is executed later: that of a file that was edited
+    and reloaded, of another line of a console, of another cell. Two functions of one file are defined by the same code."""
+    before, now = one.defined_by, other.defined_by
+    if before is None or now is None or before is now or _full_name(one.function) != _full_name(other.function):
+        return False
+    return before.co_filename == now.co_filename or not os.path.exists(now.co_filename)
+
+
+def _full_name(function: Any) -> tuple[str, str]:
+    return getattr(function, "__module__", ""), getattr(function, "__qualname__", repr(function))
+
+
+def _module_code() -> CodeType | None:
+    """The code at the top of the module, console or cell that is being executed, if any is."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return None if frame is None else frame.f_code
 
 
 # -- generators that wrap something
@@ -137,7 +164,7 @@ def add_around(known: list[Around], function: Any, what: str, given: str, plain:
         inspect.signature(function).bind(None)
     except TypeError as error:
         raise DefinitionError(f"{what} {name!r} is given one argument, {given}: {error}") from None
-    around = Around(name, function, inspect.isasyncgenfunction(function), _place(function))
+    around = Around(name, function, inspect.isasyncgenfunction(function), _place(function), _module_code())
     same = [i for i, other in enumerate(known) if same_code(other, around)]
     if same:
         known[same[0]] = around

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from holdfast.api.scratch import in_scratch
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition
 from holdfast.core.resources import Resource
@@ -41,6 +42,12 @@ def call_in_transaction(call: Callable[[], Any], begin: Callable[[], StepTransac
 
 def call_directly(definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], replaced: Replaced) -> Any:
     """What the function gives: a result, or of an async step a coroutine."""
+    return in_scratch(lambda: _call_as_it_is(definition, args, kwargs, replaced), definition.is_async)
+
+
+def _call_as_it_is(
+    definition: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any], replaced: Replaced
+) -> Any:
     missing = _missing(definition, args, kwargs) if definition.resources else None
     if not missing:
         return definition.function(*args, **kwargs)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar, overload
 
 from msgspec import Raw
 
-from holdfast.api.calls import Call
+from holdfast.api.calls import Call, StepCall
 from holdfast.api.checks import check_model
 from holdfast.api.hooks import Answer, run_that_waits
+from holdfast.api.models import TypeForm
 from holdfast.codec import Codec
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.domain_events import Where, address, check_event_key, check_event_name, check_where, event_id
@@ -37,9 +39,10 @@ def emit(name: str, payload: object = None, *, key: str | None = None) -> Corout
     """
     check_event_name(name, emitting=True)
     check_event_key(name, key)
-    loop = running()
+    loop, step = running(), current_step.get()
     if loop is None:
-        return _emit_soon(name, payload, key)
+        soon = functools.partial(_emit_soon, name, payload, key)
+        return soon() if step is None else StepCall(step, soon, f"emit {name!r}")
     execution: Execution = loop.execution
 
     def begin() -> Future[str]:
@@ -86,6 +89,10 @@ def wait_for_event(
 def wait_for_event(
     name: str, *, where: Where | None = None, timeout: Duration | None = None, payload: type[M]
 ) -> Coroutine[None, None, M]: ...
+@overload
+def wait_for_event(
+    name: str, *, where: Where | None = None, timeout: Duration | None = None, payload: TypeForm
+) -> Coroutine[None, None, Any]: ...
 def wait_for_event(
     name: str, *, where: Where | None = None, timeout: Duration | None = None, payload: Any = None
 ) -> Coroutine[None, None, Any]:

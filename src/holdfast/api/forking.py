@@ -78,7 +78,7 @@ class Forker:
         new = NewRun(
             id=new_id, workflow=row.workflow, records=[to_record(event) for event in plan.events], wake_at=now, created_at=now,
             fingerprint=fingerprint(row.workflow, bytes(first.input)), priority=row.priority, options=_options_of(row),
-            attributes=[("forked_from", run.id, b""), *(data_attribute(*each) for each in _data_of(plan).items())],
+            attributes=[("forked_from", run.id, b""), *(data_attribute(*each) for each in ev.published(plan.events).items())],
         )  # fmt: skip
         if self.store.create(new) is not None:
             raise RunExistsError(f"there is a run {new_id!r} already; choose another id", run_id=new_id)
@@ -103,17 +103,6 @@ class Forker:
         call = self.definitions.codec.encode_call(args, {}, what, definition.hints)
         self.definitions.codec.check_call(args, {}, what, definition.hints)
         return Raw(call)
-
-
-def _data_of(plan: Fork) -> dict[str, bytes]:
-    """What was published by then."""
-    data: dict[str, bytes] = {}
-    for event in plan.events:
-        if isinstance(event, ev.DataSet):
-            data[event.name] = bytes(event.args)
-        elif isinstance(event, ev.RunStarted | ev.ContinuedAsNew | ev.StepCompleted):
-            data |= {key: bytes(value) for key, value in event.data.items()}
-    return data
 
 
 def _options_of(row: RunRow) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, 
 
 from msgspec import Raw
 
-from holdfast.api.calls import Call, ChildRun, StepFuture
+from holdfast.api.calls import Call, ChildRun, StepCall, StepFuture
 from holdfast.api.checks import check_arguments, to_epoch
 from holdfast.api.direct_calls import call_directly, call_in_transaction
 from holdfast.api.handles import Run
@@ -34,13 +34,14 @@ from holdfast.api.options import (
 )
 from holdfast.api.owner import Owner
 from holdfast.api.requests import Ask, check_request
+from holdfast.api.scratch import in_scratch
 from holdfast.api.signatures import Canvas, Signature, chunks, each, group
 from holdfast.blocking import run_blocking, twin
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.greenlets import wait_plainly
-from holdfast.core.loop import running
+from holdfast.core.loop import Future, running
 from holdfast.durations import to_us
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 from holdfast.printing import show
@@ -49,7 +50,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 A = TypeVar("A")
 R_co = TypeVar("R_co", covariant=True)
-F = TypeVar("F")  # what `submit` gives: a StepFuture[R] or a ChildRun[R]
+F = TypeVar("F", bound=StepFuture[Any])  # what `submit` gives: a StepFuture[R] or a ChildRun[R]
 
 
 class _HasCall(Protocol[P, R_co]):
@@ -178,11 +179,6 @@ class _Function(_Startable[P, R, F]):
     def __init__(self, app: Owner, definition: StepDefinition | WorkflowDefinition, original: Any) -> None:
         self._app = app
         self._definition = definition
-        self._original = original
-        parameters = definition.signature.parameters
-        kinds = {p.kind for p in parameters.values()}
-        simple = kinds <= {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-        self._exact = len(parameters) if simple else -1
         functools.update_wrapper(cast("Any", self), original, updated=())
         self.__signature__ = inspect.signature(definition.function)  # a class would show its constructor's
         self._described = f"{self._what} {definition.name!r}"
@@ -202,6 +198,10 @@ class _Function(_Startable[P, R, F]):
     def __repr__(self) -> str:
         return f"<{self._what} {self.name!r} of app {self._app.name!r}>"
 
+    def __reduce__(self) -> str:
+        """Pickled by where it is found, as functions are, so that `pool.map(step, ...)` works. A copy is itself."""
+        return str(getattr(self, "__qualname__", self.name))
+
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         raise DefinitionError(
             f"{self._what} {self.name!r} is defined in a class; define it at the top of a module, so that a worker finds it"
@@ -209,7 +209,7 @@ class _Function(_Startable[P, R, F]):
 
     def _encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Raw:
         """The arguments as they are recorded; wrong ones are refused here, where the call is."""
-        if kwargs or len(args) != self._exact:
+        if kwargs or len(args) != self._definition.arity:
             args, kwargs = check_call(f"{self._what} {self.name}", self._definition, args, kwargs)
         return Raw(self._app.codec.encode_call(args, kwargs, self._arguments, self._definition.hints))
 
@@ -284,6 +284,28 @@ class _Function(_Startable[P, R, F]):
         """Ask for it, from a workflow's code."""
 
 
+class _Plain(_Function[P, R, F]):
+    """A function made from `def`."""
+
+    @abc.abstractmethod
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @takes(CallWords)
+    def options(self, **words: Unpack[CallWords]) -> PlainCallOptions[P, R, F]:
+        return PlainCallOptions(self, StartOptions(**words))
+
+
+class _Async(_Function[P, R, F]):
+    """A function made from `async def`."""
+
+    @abc.abstractmethod
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]: ...
+
+    @takes(CallWords)
+    def options(self, **words: Unpack[CallWords]) -> AsyncCallOptions[P, R, F]:
+        return AsyncCallOptions(self, StartOptions(**words))
+
+
 class Step(_Function[P, R, StepFuture[R]]):
     """A function that does work: retried, timed out, recorded."""
 
@@ -309,7 +331,7 @@ class Step(_Function[P, R, StepFuture[R]]):
         return StepFuture(self._ask(execution, call, options))
 
 
-class SyncStep(Step[P, R]):
+class SyncStep(_Plain[P, R, StepFuture[R]], Step[P, R]):
     """A step made from `def`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -324,7 +346,7 @@ class SyncStep(Step[P, R]):
         return found
 
 
-class AsyncStep(Step[P, R]):
+class AsyncStep(_Async[P, R, StepFuture[R]], Step[P, R]):
     """A step made from `async def`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
@@ -361,33 +383,33 @@ class Workflow(_Function[P, R, ChildRun[R]]):
     def _submit(self, execution: Execution, call: Raw, options: StartOptions) -> ChildRun[R]:
         return self._child(execution, call, options, waited=True)
 
-    def _refuse_in_step(self) -> None:
+    def _call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if current_step.get() is not None:
             raise WrongContextError(
                 f"workflow {self.name!r} is called in a step; a step starts a workflow with "
-                f"start_child_workflow({self.name}, ...)"
+                f"await start_child_workflow({self.name}, ...), or if it is made from `def` with {self.name}.start(...).result()"
             )
+        definition = self._definition
+        return in_scratch(lambda: definition.function(*args, **kwargs), definition.is_async)
 
 
-class SyncWorkflow(Workflow[P, R]):
+class SyncWorkflow(_Plain[P, R, ChildRun[R]], Workflow[P, R]):
     """A workflow made from `def`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         execution = self._execution()
         if execution is None:
-            self._refuse_in_step()
-            return cast("R", self._definition.function(*args, **kwargs))
+            return cast("R", self._call_plainly(args, kwargs))
         return self._child(execution, self._encode(args, kwargs), NO_OPTIONS, waited=True).result()
 
 
-class AsyncWorkflow(Workflow[P, R]):
+class AsyncWorkflow(_Async[P, R, ChildRun[R]], Workflow[P, R]):
     """A workflow made from `async def`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
         execution = self._execution()
         if execution is None:
-            self._refuse_in_step()
-            return cast("Coroutine[None, None, R]", self._definition.function(*args, **kwargs))
+            return cast("Coroutine[None, None, R]", self._call_plainly(args, kwargs))
         call = self._encode(args, kwargs)
         return Call(
             execution,
@@ -406,6 +428,33 @@ class CallOptions(_Startable[P, R, F]):
     @property
     def _function(self) -> _Function[P, R, F]:
         return self._called
+
+
+class PlainCallOptions(CallOptions[P, R, F]):
+    """Of a function made from `def`: it is called as the function is."""
+
+    _called: _Plain[P, R, F]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._called._execution() is None:
+            return cast("R", self._called(*args, **kwargs))
+        found: R = self.submit(*args, **kwargs).result()
+        return found
+
+
+class AsyncCallOptions(CallOptions[P, R, F]):
+    """Of a function made from `async def`: it is called as the function is."""
+
+    _called: _Async[P, R, F]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]:
+        function, options = self._called, self._options
+        execution = function._execution()
+        if execution is None:
+            return cast("Coroutine[None, None, R]", function(*args, **kwargs))
+        refuse_connection(options)
+        call = function._encode(args, kwargs)
+        return Call(execution, lambda: function._submit(execution, call, options)._wait(), function._described)
 
 
 def step_overrides(options: StartOptions) -> dict[str, object]:
@@ -460,33 +509,50 @@ def is_decorated(function: object) -> bool:
 
 
 @overload
-async def start_child_workflow(
+def start_child_workflow(
     workflow: Workflow[..., R], /, *args: Any, wait_for_completion: Literal[True] = True, **kwargs: Any
-) -> R: ...
+) -> Coroutine[None, None, R]: ...
 @overload
-async def start_child_workflow(
+def start_child_workflow(
     workflow: Workflow[..., R], /, *args: Any, wait_for_completion: Literal[False], **kwargs: Any
-) -> ChildRun[R] | Run[R]: ...
+) -> Coroutine[None, None, ChildRun[R] | Run[R]]: ...
 @overload
-async def start_child_workflow(
+def start_child_workflow(
     workflow: Workflow[..., R], /, *args: Any, wait_for_completion: bool, **kwargs: Any
-) -> R | ChildRun[R] | Run[R]: ...
-async def start_child_workflow(
+) -> Coroutine[None, None, R | ChildRun[R] | Run[R]]: ...
+def start_child_workflow(
     workflow: Workflow[..., Any], /, *args: Any, wait_for_completion: bool = True, **kwargs: Any
-) -> Any:
+) -> Coroutine[None, None, Any]:
     """Start a child from a workflow or a step: its result, or with `wait_for_completion=False` a handle.
 
     In a workflow waiting holds nothing. In a step it holds the step's worker for as long as the child takes.
     """
     if not isinstance(workflow, Workflow):
         raise ArgumentError(f"start_child_workflow({show(workflow)}): give a function decorated with @app.workflow")
-    execution = workflow._execution()
+    execution, step = workflow._execution(), current_step.get()
+    what = f"start_child_workflow({workflow.name})"
     if execution is not None:
-        child = workflow._child(execution, workflow._encode(args, kwargs), NO_OPTIONS, waited=wait_for_completion)
-        return await child if wait_for_completion else child
-    if current_step.get() is None:
+        call = workflow._encode(args, kwargs)
+        return Call(execution, lambda: _begin_child(workflow, execution, call, wait_for_completion), what)
+    if step is None:
         raise WrongContextError(
             "start_child_workflow() works in workflows and steps; elsewhere use workflow.start(...)"
         )
+    return StepCall(step, lambda: _start_in_step(workflow, args, kwargs, wait_for_completion), what)
+
+
+def _begin_child(workflow: Workflow[..., Any], execution: Execution, call: Raw, waited: bool) -> asyncio.Future[Any]:
+    """A future of the child's result, or of its handle."""
+    child = workflow._child(execution, call, NO_OPTIONS, waited=waited)
+    if waited:
+        return child._wait()
+    handle: Future[Any] = Future(execution.loop)
+    handle.set_result(child)
+    return handle
+
+
+async def _start_in_step(
+    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], waited: bool
+) -> Any:
     run = await CallOptions(workflow, NO_OPTIONS).astart(*args, **kwargs)
-    return await run.aresult() if wait_for_completion else run
+    return await run.aresult() if waited else run

@@ -13,7 +13,7 @@ from holdfast.api.reading import RunReader, Which
 from holdfast.api.tokens import StepToken
 from holdfast.core import events as ev
 from holdfast.core.registry import Definitions
-from holdfast.engine.records import BeatMessage, OutcomeMessage
+from holdfast.engine.records import BeatMessage, OutcomeMessage, attempt_key
 from holdfast.errors import ArgumentError, StepError, StepTokenError
 from holdfast.ports import Message, Store
 from holdfast.printing import show
@@ -45,11 +45,11 @@ class HandedOverSteps:
     def _end(self, token: StepToken, result: Raw, error: Raw) -> None:
         body = OutcomeMessage(
             run_no=token.run_no, cmd=token.cmd, attempt=token.attempt, worker="", started=token.started, result=result,
-            error=error,
+            error=error, step=token.step, since=token.since, outside=True,
         )  # fmt: skip
         message = Message(
             run_id=token.run_id, run_no=token.run_no, kind="outcome", body=msgspec.json.encode(body),
-            dedupe=f"step:{token.cmd}:{token.attempt}", once=True,
+            dedupe=f"step:{attempt_key(token.cmd, token.attempt, token.since)}", once=True,
         )  # fmt: skip
         if not self.inbox.post(message, f"step {token.step!r} can't be ended"):
             raise StepTokenError(f"step {token.step!r} of run {token.run_id} was ended with this token before")
@@ -57,7 +57,9 @@ class HandedOverSteps:
     def beat(self, token: str, done: float | None, total: float | None, note: str) -> None:
         found = self.check_token(token)
         progress = ev.NULL if done is None else Raw(progress_of("beat_step", done, total, note))
-        body = BeatMessage(run_no=found.run_no, cmd=found.cmd, attempt=found.attempt, progress=progress)
+        body = BeatMessage(
+            run_no=found.run_no, cmd=found.cmd, attempt=found.attempt, progress=progress, since=found.since
+        )
         message = Message(run_id=found.run_id, run_no=found.run_no, kind="beat", body=msgspec.json.encode(body))
         self.inbox.post(message, f"step {found.step!r} gives a sign of life in vain")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import threading
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -51,10 +52,10 @@ class Run(Generic[R]):
     """A run from the outside: ask for its result, look at it, act on it. It stands for this very run: should that be
     deleted and another one be started with its id, RunNotFoundError says so."""
 
-    def __init__(self, client: Client, run_id: str, no: int | None = None) -> None:
+    def __init__(self, client: Client, run_id: str, no: int | None = None, made: float = 0.0) -> None:
         self._client = client
         self.id = run_id
-        self._which = Which(run_id, no)
+        self._which = Which(run_id, no, made)
 
     @property
     def child_run_id(self) -> str:
@@ -71,18 +72,22 @@ class Run(Generic[R]):
         return hash(self.id)
 
     def __await__(self) -> Generator[Any, Any, R]:
+        __tracebackhide__ = True
         return self.aresult().__await__()
 
     def result(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
-        """Wait for the result; raises the run's own exception if it failed, TimeoutError if it takes too long.
+        """Wait for the result; raises the run's own exception if it failed, WaitTimeoutError if it takes too
+        long.
 
         With `propagate=False` the exception is given, not raised; of a group that failed, the values and exceptions
         of its members, in place.
         """
+        __tracebackhide__ = True  # of pytest, which else shows this source above the user's own error
         return self._client.waiter.result(self._which, timeout, propagate=propagate)  # type: ignore[no-any-return]
 
     def get(self, timeout: Duration | None = None, propagate: bool = True) -> R:
         """Celery's spelling of `result`."""
+        __tracebackhide__ = True
         return self.result(timeout, propagate=propagate)
 
     def ready(self) -> bool:
@@ -199,14 +204,14 @@ class Run(Generic[R]):
         id: str | None = None,
         timeout: Duration | None = None,
     ) -> Any:
-        """Ask the run something and wait for its answer. RequestRefusedError if it refuses, TimeoutError if it takes too
-        long, RunFinishedError if it ends without an answer. The same `id` again is the same request: it is asked once, and
-        gets the same answer. In a step the id is made from the step, so that a retry asks the same."""
+        """Ask the run something and wait for its answer. RequestRefusedError if it refuses, WaitTimeoutError if it takes
+        too long, RunFinishedError if it ends without an answer. The same `id` again is the same request: it is asked once,
+        and gets the same answer. In a step the id is made from the step, so that a retry asks the same."""
         return self._client.asker.ask(self._which, request, payload, id, timeout)
 
     def wait_data(self, key: str, timeout: Duration | None = None) -> Any:
-        """What the workflow has kept under `key` with `wf.set_data`, as soon as it has; TimeoutError if that takes too long,
-        RunFinishedError if the run ends without."""
+        """What the workflow has kept under `key` with `wf.set_data`, as soon as it has; WaitTimeoutError if that takes too
+        long, RunFinishedError if the run ends without."""
         return self._client.waiter.data(self._which, key, timeout)
 
     def cancel(self, reason: str = "") -> None:
@@ -259,9 +264,13 @@ class Run(Generic[R]):
     # -- the async edge: the same methods, off the caller's loop
 
     async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
-        return await run_blocking(
-            lambda given_up: self._client.waiter.result(self._which, timeout, given_up, propagate=propagate)
-        )
+        __tracebackhide__ = True
+
+        def wait(given_up: threading.Event) -> R:
+            __tracebackhide__ = True
+            return self._client.waiter.result(self._which, timeout, given_up, propagate=propagate)  # type: ignore[no-any-return]
+
+        return await run_blocking(wait)
 
     @overload
     async def aask(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from holdfast.api.calls import Call
 from holdfast.api.checks import check_hook, check_model
-from holdfast.api.models import Models, encode_checked
+from holdfast.api.models import Models, TypeForm, encode_checked
 from holdfast.api.tokens import TOKEN_LIFETIME, HookToken
 from holdfast.codec import Codec
 from holdfast.core.context import current_step
@@ -54,7 +54,8 @@ class Answer(Call[M]):
 
     def _open(self) -> Future[Any]:
         """A future of the decoded payload, or of TimeoutError."""
-        loop, waiting = self._execution.loop, self._ask().future
+        loop, hook = self._execution.loop, self._ask()
+        waiting = hook.future
         answer: Future[Any] = Future(loop)
         timer: asyncio.TimerHandle | None = None
 
@@ -75,7 +76,8 @@ class Answer(Call[M]):
                 answer.set_exception(error)
 
         def dropped() -> None:
-            waiting.cancel()
+            if not waiting.cancel():
+                self._execution.hooks.put_back(hook)
             if timer is not None:
                 timer.cancel()
 
@@ -147,7 +149,11 @@ class HookDefinition(Generic[M]):
         return f"<hook {self.name!r} of {self.payload!r}>"
 
 
-def define_hook(name: str, payload: type[M]) -> HookDefinition[M]:
+@overload
+def define_hook(name: str, payload: type[M]) -> HookDefinition[M]: ...
+@overload
+def define_hook(name: str, payload: TypeForm) -> HookDefinition[Any]: ...
+def define_hook(name: str, payload: Any) -> HookDefinition[Any]:
     """A hook whose payloads are checked against a model when they are sent, by whatever app of this process."""
     return make_hook(HOOKS, name, payload)
 

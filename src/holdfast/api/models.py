@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import UnionType
+from typing import Any, _SpecialForm
 
 from holdfast.codec import Codec
 from holdfast.errors import DecodeError, DefinitionError, HoldfastError
+
+TypeForm = UnionType | _SpecialForm | type[Any]
+"""A type that is no class, as type checkers see it: `int | None`, `Literal["a"]`. What it stands for is lost on them."""
 
 
 class Models:
@@ -31,16 +35,17 @@ class Models:
         found = self._known.get(name)
         return found if found is not None or self._common is None else self._common.find(name)
 
+    def names(self) -> list[str]:
+        return sorted({*self._known, *([] if self._common is None else self._common.names())})
 
-def encode_checked(
-    codec: Codec, payload: object, model: Any, what: str, refusal: type[HoldfastError], taker: str = ""
-) -> bytes:
+
+def encode_checked(codec: Codec, payload: object, model: Any, what: str, refusal: type[HoldfastError]) -> bytes:
     """A payload as it is recorded, checked against its model if it has one."""
     if model is not None and not (isinstance(model, type) and isinstance(payload, model)):
         try:
             payload = codec.from_plain(payload, model)
         except DecodeError as error:
-            raise refusal(f"{taker or what} takes {title_of(model)}: {error}") from None
+            raise refusal(f"{what} takes {title_of(model)}: {error}") from None
     elif model is not None:
         codec.types.learn_hint(model)
     return codec.encode(payload, f"the payload of {what}")

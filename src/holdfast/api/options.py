@@ -24,6 +24,7 @@ from holdfast.api.checks import (
     timeout_of,
     to_epoch,
 )
+from holdfast.api.others_words import hint_at
 from holdfast.core.context import current_step
 from holdfast.core.definitions import (
     Backoff,
@@ -346,7 +347,8 @@ def _refuse_unknown(options: dict[str, Any], kind: type[Any], more: tuple[str, .
     known = {field.name for field in fields(kind)} - {"backoff"} | {"name", *more}
     unknown = [name for name in options if name not in known]
     if unknown:
-        raise DefinitionError(f"there is no option {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        hint = hint_at(unknown[0], known) or f"; known: {', '.join(sorted(known))}"
+        raise DefinitionError(f"there is no option {unknown[0]!r}{hint}")
 
 
 def _backoff(delay: Any, jitter: Any = 0.0, cap: Any = None) -> Backoff:

@@ -22,10 +22,12 @@ MOST_CHILDREN = 100_000
 
 class Which(NamedTuple):
     """A run, as a handle knows it. An id may be given to another run once this one is deleted; `no`, the store's own
-    number, never is. None stands for whichever run has the id now."""
+    number, never is. None stands for whichever run has the id now. `made` is when a handle that has just started it was
+    made, by the monotonic clock."""
 
     id: str
     no: int | None = None
+    made: float = 0.0
 
 
 @dataclass(slots=True)

@@ -125,6 +125,7 @@ def to_schedule(given: Any, tz: str = "UTC") -> Schedule:
 def _expression(when: Any) -> str:
     if not isinstance(when, str):
         raise DefinitionError(f"schedule={show(when)}: {_FORMS}")
+    when = str.__str__(when)  # of whatever class it is
     text = " ".join(when.split())
     if text.startswith("@"):
         if text not in ALIASES:

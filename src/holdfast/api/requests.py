@@ -14,7 +14,7 @@ from msgspec import Raw
 from holdfast.api.calls import Call
 from holdfast.api.checks import check_hook, check_id, check_model, check_text, duration_of
 from holdfast.api.hooks import run_that_waits
-from holdfast.api.models import Models, encode_checked, title_of
+from holdfast.api.models import Models, TypeForm, encode_checked, title_of
 from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
@@ -216,6 +216,16 @@ def define_request(
 def define_request(name: str, payload: type[M], answer: None = None) -> RequestDefinition[M, None]: ...
 @overload
 def define_request(name: str, payload: None = None, answer: None = None) -> RequestDefinition[None, None]: ...
+@overload
+def define_request(
+    name: str, payload: TypeForm, answer: TypeForm, *, data: str | None = None
+) -> RequestDefinition[Any, Any]: ...
+@overload
+def define_request(
+    name: str, payload: None, answer: TypeForm, *, data: str | None = None
+) -> RequestDefinition[None, Any]: ...
+@overload
+def define_request(name: str, payload: TypeForm, answer: None = None) -> RequestDefinition[Any, None]: ...
 def define_request(name: str, payload: Any = None, answer: Any = None, *, data: str | None = None) -> Any:
     """Something that runs can be asked, by whatever app of this process: `run.ask(request, payload)` gives the answer, or
     raises RequestRefusedError. Payloads are checked against their type when they are sent. With `data`, the answer is what

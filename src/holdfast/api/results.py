@@ -11,15 +11,28 @@ from typing import Any, TypeVar
 
 from holdfast.api.checks import check_text, duration_of
 from holdfast.api.reading import RunReader, Which
+from holdfast.core.definitions import DEFAULT_APP
 from holdfast.core.registry import Definitions
 from holdfast.durations import Duration, in_words
-from holdfast.errors import ArgumentError, MemberError, RunFinishedError, RunStuckError
+from holdfast.errors import (
+    ArgumentError,
+    MemberError,
+    RunFinishedError,
+    RunStuckError,
+    StoreBusyError,
+    StoreLostError,
+    StoreMovedError,
+    StoreUnavailableError,
+    WaitTimeoutError,
+)
 from holdfast.ports import FINAL, Notifier, Query, RunRow, Status, WorkerKind
 from holdfast.views.entries import StreamedItem
+from holdfast.views.why import why
 
 logger = logging.getLogger("holdfast")
 T = TypeVar("T")
-WARN_AFTER = 2.0  # seconds without a worker
+WARN_AFTER = 2.0  # seconds without a worker that could go on
+TAKES_LONGER = 0.001  # seconds in which no run is over: it isn't looked at before that
 
 
 @dataclass(slots=True)
@@ -39,10 +52,11 @@ class Waiter:
         *,
         propagate: bool = True,
     ) -> Any:
+        __tracebackhide__ = True
         limit = None if timeout is None else duration_of("timeout", timeout, ArgumentError)
 
-        def late(state: str, passed: str, nobody: str) -> str:
-            return f"run {run.id} is {state} after {passed}; {nobody or 'it goes on, ask again later'}"
+        def late(state: str, passed: str, lacks: str) -> str:
+            return f"run {run.id} is {state} after {passed}; {lacks or 'it goes on, ask again later'}"
 
         row = self._watch(run, self._if_over, late, limit, given_up)
         outcome, failed = self.reader.outcome(row)
@@ -96,8 +110,8 @@ class Waiter:
                 )
             raise RunFinishedError(f"run {run.id} has ended ({over.status}) without {what}", run_id=run.id)
 
-        def late(state: str, passed: str, nobody: str) -> str:
-            return f"run {run.id} {not_yet} within {passed}; it is {state}; {nobody or outlook}"
+        def late(state: str, passed: str, lacks: str) -> str:
+            return f"run {run.id} {not_yet} within {passed}; it is {state}; {lacks or outlook}"
 
         return self._watch(run, look, late, limit, given_up)
 
@@ -110,41 +124,57 @@ class Waiter:
         given_up: threading.Event | None,
     ) -> T:
         """Look whenever the run was announced, until there is something. What `look` is given was read before. `late` words
-        a TimeoutError, with the state of the run, the time that has passed, and that no worker is alive."""
+        a WaitTimeoutError, with the state of the run, the time that has passed, and what the run lacks."""
+        __tracebackhide__ = True
         begun = time.monotonic()
         deadline = begun + (float("inf") if limit is None else limit / 1_000_000)
         warn_at = begun + WARN_AFTER
-        found = look(self.reader.row(run))
+        found = None if begun - run.made < TAKES_LONGER else look(self.reader.row(run))
         if found is not None:
             return found
         watch = self.notifier.watch(run.id)
         try:
             while True:
-                row = self.reader.row(run)
-                found = look(row)
+                try:
+                    row = self.reader.row(run)
+                    found = look(row)
+                except (StoreBusyError, StoreUnavailableError) as error:
+                    is_late = time.monotonic() >= deadline or (given_up is not None and given_up.is_set())
+                    if is_late or isinstance(error, StoreLostError | StoreMovedError):
+                        raise
+                    logger.warning("run %s is waited for, though its store can't be asked now: %s", run.id, error)
+                    watch.wait(1.0)
+                    continue
                 if found is not None:
                     return found
                 now = time.monotonic()
                 if now >= deadline or (given_up is not None and given_up.is_set()):
                     state = f"{row.status} ({row.reason})" if row.reason else row.status
-                    raise TimeoutError(late(state, in_words(limit or 0), self._nobody_works()))
+                    raise WaitTimeoutError(late(state, in_words(limit or 0), self._lacks(row)), run_id=run.id)
                 if now >= warn_at:
                     warn_at = float("inf")
-                    if nobody := self._nobody_works():
-                        logger.warning(nobody)
+                    if lacks := self._lacks(row):
+                        logger.warning("run %s: %s", run.id, lacks)
                 watch.wait(min(1.0, deadline - now))
         finally:
             watch.close()
 
-    def _nobody_works(self) -> str:
-        """If no worker is alive: that, and what to do about it."""
-        now = self.store.now()
-        if any(worker.lease_until > now and worker.kind == WorkerKind.ENGINE for worker in self.store.workers()):
+    def _lacks(self, row: RunRow) -> str:
+        """If the run doesn't go on before a worker is started: that, and what to do about it."""
+        now, workers = self.store.now(), self.store.workers()
+        if not any(worker.lease_until > now and worker.kind == WorkerKind.ENGINE for worker in workers):
+            return self._nobody_works()
+        reason = why(row, now, workers=workers, attempts=self.store.attempts(row.id))
+        if reason.kind not in ("unknown_workflow", "unserved_queue"):
             return ""
-        return (
-            f"no worker of app {self.definitions.name!r} is alive on {self.store.url}; start one with `holdfast -A <module> "
-            "worker`, or `with app.worker():`"
-        )
+        # What a worker knows is told with its next heartbeat.
+        return reason.text if now - (reason.since or now) >= WARN_AFTER * 1_000_000 else ""
+
+    def _nobody_works(self) -> str:
+        name, here = self.definitions.name, "`with app.worker():`"
+        if name == DEFAULT_APP:
+            here = "`from holdfast.default_app import default_app` and `with default_app.worker():`"
+        return f"no worker of app {name!r} is alive on {self.store.url}; start one with `holdfast -A <module> worker`, or {here}"
 
     def stream(self, run: Which, after: int) -> Iterator[StreamedItem]:
         """Items as they come, until the run is over."""

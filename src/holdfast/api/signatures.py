@@ -25,6 +25,7 @@ from holdfast.api.options import (
     step_options,
     takes,
 )
+from holdfast.api.others_words import hint_at
 from holdfast.api.owner import Owner
 from holdfast.core.canvases import CanvasNode, OnFailure
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
@@ -273,7 +274,8 @@ class Signature(Canvas):
             name = RENAMED.get(given, given)
             if name not in known:
                 what = "step" if self.is_step else "workflow"
-                raise ArgumentError(f"{self!r}.set(): a {what} has no option {given!r} here; known: {', '.join(known)}")
+                hint = hint_at(given, known) or f"; known: {', '.join(known)}"
+                raise ArgumentError(f"{self!r}.set(): a {what} has no option {given!r}{hint}")
             self.chosen[name] = value
         self._check_options()
         return self

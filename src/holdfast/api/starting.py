@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import hashlib
 import itertools
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -77,7 +79,7 @@ class Starter:
         """Put off the run that waits under this key, with this call in place of its own, or make one that waits. They are
         numbered: key@1, key@2."""
         assert options.id is not None
-        quiet, key = to_us(options.debounce or 0, "debounce"), options.id[: ID_LIMIT - 20] + "@"
+        quiet, key = to_us(options.debounce or 0, "debounce"), _short(options.id) + "@"
         for tries in itertools.count(1):
             now = self.store.now()
             found = [row for row in self.store.runs(RunQuery(prefix=key, limit=20)) if _is_number(row.id[len(key) :])]
@@ -117,7 +119,7 @@ class Starter:
     def _started(self, new: NewRun, taken: RunRow | None, options: StartOptions) -> Which:
         if taken is None:
             tell_submitted(self.definitions.instruments, new)
-            return Which(new.id, new.no)
+            return Which(new.id, new.no, time.monotonic())
         run = Which(taken.id, taken.no)
         if options.again and taken.status in (Status.FAILURE, Status.CANCELLED):
             self.inbox.retry(run)
@@ -211,6 +213,15 @@ def _check_same(taken: RunRow, new: NewRun, options: StartOptions) -> None:
             "another id, or give the same arguments",
             run_id=taken.id,
         )
+
+
+def _short(text: str) -> str:
+    """With room for a number behind it, and unlike any other."""
+    most = ID_LIMIT - 20
+    if len(text) <= most:
+        return text
+    digest = hashlib.blake2s(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{text[: most - len(digest) - 1]}~{digest}"
 
 
 def _is_number(text: str) -> bool:

@@ -39,7 +39,8 @@ _STEP = b"step\0"  # no body begins so: they are JSON
 
 
 class StepToken(msgspec.Struct, array_like=True):
-    """An attempt of a step that ends elsewhere. `run_no` is the store's number of the run: another one may get its id."""
+    """An attempt of a step that ends elsewhere. `run_no` is the store's number of the run: another one may get its id. `since`
+    is the event that the attempt of the run began with; 0 in tokens of older versions."""
 
     app: str
     run_id: str
@@ -48,6 +49,7 @@ class StepToken(msgspec.Struct, array_like=True):
     step: str
     attempt: int
     started: int
+    since: int = 0
 
     def write(self, secret: bytes) -> str:
         return sign(secret, msgspec.json.encode(self), _STEP)

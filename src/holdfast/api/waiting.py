@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
 
-from holdfast.api.calls import Call
+from holdfast.api.calls import Call, StepCall
+from holdfast.core.context import current_step
 from holdfast.core.loop import Task, running
 from holdfast.durations import Duration, to_us
 
@@ -15,9 +16,12 @@ def sleep(duration: Duration) -> Coroutine[None, None, None]:
     """Wait. In a workflow it is durable and holds nothing; in a step it is an ordinary sleep."""
     us = to_us(duration, "sleep")
     loop = running()
-    if loop is None:
-        return asyncio.sleep(us / 1_000_000)
-    return Call(loop.execution, lambda: loop.sleep(us), "sleep")
+    if loop is not None:
+        return Call(loop.execution, lambda: loop.sleep(us), "sleep")
+    step = current_step.get()
+    if step is not None:
+        return StepCall(step, lambda: asyncio.sleep(us / 1_000_000), "sleep")
+    return asyncio.sleep(us / 1_000_000)
 
 
 class shield:

@@ -10,16 +10,18 @@ import click
 
 from holdfast.api.handles import Run
 from holdfast.api.reading import Which
-from holdfast.api.selection import Action, Selection
-from holdfast.cli.arguments import value_of
+from holdfast.api.selection import Action
+from holdfast.cli.arguments import TakesValues
 from holdfast.cli.bulk import Filter, act_on_all, by_filter
 from holdfast.cli.failures import Conflict, command, told_in_a_sentence, usage
-from holdfast.cli.output import json_option, note, on_terminal, print_json, say
+from holdfast.cli.output import confirm_for_good, json_option, json_text, note, on_terminal, print_json, say
 from holdfast.cli.target import Target, one_run, open_target, run_ids
+from holdfast.errors import WaitTimeoutError
+from holdfast.views.filters import value_of
 from holdfast.views.summaries import run_summary
 
 Act = Callable[[Any], Any]
-"""Does something to a `Run`, or to the runs of a `Selection`: both have the same words for it."""
+"""Does something to a `Run`, or to the runs of a selection: both have the same words for it."""
 
 some_runs = click.argument("runs", nargs=-1, shell_complete=run_ids)
 because = click.option("--reason", default="", help="Why; it is recorded.")
@@ -138,20 +140,14 @@ def retry(context: click.Context, runs: tuple[str, ...], chosen: Filter, as_json
 def delete(context: click.Context, runs: tuple[str, ...], chosen: Filter, as_json: bool) -> None:
     """Forget runs that have ended or are held, with their histories."""
     if runs and not chosen.yes:
-        confirm(f"Delete {len(runs)} run{'s' if len(runs) > 1 else ''}, history and all?")
+        confirm_for_good(f"Delete {len(runs)} run{'s' if len(runs) > 1 else ''}, history and all?")
     if runs:
         _each(context, runs, as_json, "deleted", Run.delete)
     else:
-        act_on_all(open_target(context), chosen, "delete", Selection.delete, "deleted", as_json)
+        act_on_all(open_target(context), chosen, "delete", lambda found: found.delete(), "deleted", as_json)
 
 
-def confirm(question: str) -> None:
-    if not on_terminal():
-        usage("this can't be undone; say --yes")
-    click.confirm(question, abort=True, err=True)
-
-
-@click.command()
+@click.command(cls=TakesValues)
 @one_run
 @click.argument("name")
 @click.argument("payload", required=False)
@@ -172,7 +168,7 @@ def send(context: click.Context, run: str, name: str, payload: str | None, key: 
     _asked(target)
 
 
-@click.command()
+@click.command(cls=TakesValues)
 @one_run
 @click.argument("name")
 @click.argument("payload", required=False)
@@ -196,12 +192,12 @@ def ask(
     given = None if payload is None else value_of(payload)
     try:
         answer = target.app.client.asker.ask(Which(row.id, row.no), name, given, request_id, timeout, plain=True)
-    except TimeoutError as error:
+    except WaitTimeoutError as error:
         raise Conflict(str(error)) from None
     if as_json:
         print_json({"run_id": row.id, "request": name, "answer": answer})
     else:
-        say(json.dumps(answer, ensure_ascii=False))
+        say(json_text(answer))
 
 
 @click.command()
@@ -229,7 +225,7 @@ def fork(
     results = dict(_replacement(each) for each in replace)
     reruns = source.fork_reruns(at)
     if reruns and not yes and on_terminal():
-        confirm(f"Under way at event {at}, these will run anew: {', '.join(reruns)}. Fork?")
+        confirm_for_good(f"Under way at event {at}, these will run anew: {', '.join(reruns)}. Fork?")
     made = source.fork(at, replace=results, input=_input(input_json), id=new_id)
     if as_json:
         print_json(
@@ -248,7 +244,7 @@ def _replacement(text: str) -> tuple[int, Any]:
     seq, _, value = text.partition("=")
     try:
         return int(seq), json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         usage(f"--replace {text!r}: give SEQ=JSON, such as 12='\"paid\"'")
 
 
@@ -257,7 +253,7 @@ def _input(text: str | None) -> tuple[Any, ...] | None:
         return None
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         usage(f"--input isn't JSON: {error}")
     if not isinstance(found, list):
         usage("--input: give a list of arguments")

@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable
 from typing import Any
+
+import click
 
 from holdfast.api.options import check_call, check_input
 from holdfast.app import App
 from holdfast.cli.failures import usage
 from holdfast.codec import Codec
 from holdfast.codec.paths import Misfit
-from holdfast.core.definitions import StepDefinition, WorkflowDefinition
-from holdfast.errors import ArgumentError, UnknownNameError
+from holdfast.errors import ArgumentError
 from holdfast.ports import DataSpan
-from holdfast.views.filters import add_data_term
+from holdfast.views.filters import STATUS_WORDS, add_data_term, value_of
 
+STATUS = click.Choice([*STATUS_WORDS], case_sensitive=False)
+"""What `--status` takes: the words that `status:` takes in a filter."""
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
+_OPTION = re.compile(r"--?[A-Za-z]")
 
 
-def value_of(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+class TakesValues(click.Command):
+    """Takes `-1` for an argument, which click by itself would take for an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.ignore_unknown_options = ctx.allow_extra_args = True  # what is left over is refused here, after options
+        literal = "--" in args
+        left = super().parse_args(ctx, args)
+        if ctx.resilient_parsing:
+            return left
+        for word in () if literal else (*self._given(ctx), *left):
+            if _OPTION.match(word):
+                raise self._no_such_option(ctx, word.partition("=")[0])
+        if left:
+            ctx.fail(f"{left[0]!r} is one argument too many")
+        return left
+
+    def _given(self, ctx: click.Context) -> list[str]:
+        """The arguments that are none of an option, as they were typed."""
+        given = [ctx.params[str(param.name)] for param in self.params if isinstance(param, click.Argument)]
+        return [word for value in given for word in (value if isinstance(value, tuple) else (value,)) if word]
+
+    def _no_such_option(self, ctx: click.Context, word: str) -> click.NoSuchOption:
+        known = [name for param in self.params if isinstance(param, click.Option) for name in param.opts]
+        return click.NoSuchOption(word, possibilities=difflib.get_close_matches(word, known), ctx=ctx)
+
+
+def statuses_of(words: tuple[str, ...]) -> list[str]:
+    """What is meant by the words of `--status`."""
+    return [str(STATUS_WORDS[word]) for word in words]
 
 
 def data_terms(codec: Codec, terms: tuple[str, ...]) -> tuple[dict[str, str], list[DataSpan]]:
@@ -56,7 +85,7 @@ def split(words: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
 
 def encoded_call(app: App, name: str, words: tuple[str, ...], args_json: str | None) -> bytes:
     """The recorded form of a call, checked against the function's signature and annotations."""
-    definition = _definition(app, name)
+    definition = app.definitions.find_startable(name)
     if args_json is not None:
         if words:
             usage("give the arguments one by one or with --args-json, not both")
@@ -75,22 +104,10 @@ def encoded_call(app: App, name: str, words: tuple[str, ...], args_json: str | N
     return app.codec.encode_call(tuple(args), kwargs, f"the arguments of {name!r}", definition.hints)
 
 
-def _definition(app: App, name: str) -> WorkflowDefinition | StepDefinition:
-    known = sorted(app.definitions.startable_names())
-    if name not in known:
-        raise UnknownNameError(
-            f"no workflow or step named {name!r} in app {app.name!r}; known: {', '.join(known) or 'none'}"
-        )
-    try:
-        return app.definitions.find_workflow(name)
-    except UnknownNameError:
-        return app.definitions.find_step(name)
-
-
 def _from_json(text: str) -> tuple[list[Any], dict[str, Any]]:
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         usage(f"--args-json isn't JSON: {error}")
     if isinstance(found, list):
         return found, {}

@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from holdfast.api.selection import Acted, Action, Selection
-from holdfast.cli.arguments import data_terms
+from holdfast.cli.arguments import STATUS, data_terms, statuses_of
+from holdfast.cli.failed import FailedAlike
 from holdfast.cli.failures import usage
-from holdfast.cli.output import note, on_terminal, print_json, say
+from holdfast.cli.output import confirm, note, on_terminal, print_json, say
 from holdfast.cli.target import Target, run_ids
 from holdfast.durations import to_us
-from holdfast.ports import RunQuery, Status
+from holdfast.ports import RunQuery
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Filter:
     older_than: str | None = None
     data: tuple[str, ...] = ()
     schedule: str | None = None
+    failure: str | None = None
     every: bool = False
     yes: bool = False
 
@@ -44,7 +46,7 @@ class Filter:
                 usage(f"--older-than {self.older_than!r}: give a length of time, such as 30m, 2h, 3d")
         equal, spans = data_terms(target.app.codec, self.data)
         query = RunQuery(
-            statuses=[str(status) for status in self.statuses],
+            statuses=statuses_of(self.statuses),
             workflow=self.workflow,
             parent=None if self.parent is None else target.find(self.parent).id,
             until=until,
@@ -52,6 +54,8 @@ class Filter:
             spans=spans,
             schedule=self.schedule,
         )
+        if self.failure is not None:
+            return FailedAlike(target, query, self.failure)
         return Selection(target.app.client, query)
 
 
@@ -68,7 +72,7 @@ def by_filter(function: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         (
             click.option(
-                "--status", "statuses", multiple=True, type=click.Choice([*Status], case_sensitive=False),
+                "--status", "statuses", multiple=True, type=STATUS,
                 help="All runs of this status; may be given several times.",
             ),
             click.option("--workflow", help="All runs of this workflow or step; a * at its end stands for any ending."),
@@ -76,6 +80,7 @@ def by_filter(function: Callable[..., None]) -> Callable[..., None]:
             click.option("--parent", shell_complete=run_ids, help="All children of this run."),
             click.option("--data", multiple=True, metavar="KEY=VALUE", help="All runs whose data holds this."),
             click.option("--schedule", metavar="NAME", help="All runs that this schedule started."),
+            click.option("--failure", metavar="GROUP", help="All runs that have failed like this; see `runs failures`."),
             click.option("--all", "every", is_flag=True, help="All runs of the app."),
             click.option("--yes", "-y", is_flag=True, help="Don't ask."),
         )
@@ -101,7 +106,7 @@ def act_on_all(
         each = ", ".join(f"{number:,} {status}" for status, number in counts.items())
         if not on_terminal():
             usage(f"this would {action} {runs} ({each}); say --yes")
-        click.confirm(f"{action.capitalize()} {runs} ({each})?", abort=True, err=True)
+        confirm(f"{action.capitalize()} {runs} ({each})?")
     acted = act(selection)
     if as_json:
         print_json({"done": acted.done, "skipped": acted.skipped})

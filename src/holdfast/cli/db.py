@@ -64,7 +64,7 @@ def status(context: click.Context, url: str | None, as_json: bool) -> None:
     if as_json:
         print_json(facts)
         return
-    say(f"{facts['store']}: {_in_words(context, current, newest)}")
+    say(f"{facts['store']}: {_in_words(current, newest)}")
     if move.moved_to:
         say(f"its runs were moved to {move.moved_to.url} on {move.moved_to.day}")
     if move.incoming:
@@ -74,7 +74,7 @@ def status(context: click.Context, url: str | None, as_json: bool) -> None:
         print_table(["APP", "OPEN", "ENDED", "WORKERS"], [[Styled(cell) for cell in row] for row in rows])
 
 
-def _in_words(context: click.Context, current: int, newest: int) -> str:
+def _in_words(current: int, newest: int) -> str:
     if not current:
         return "there is nothing here yet; the first worker, or `holdfast db upgrade`, makes the tables"
     if current < newest:

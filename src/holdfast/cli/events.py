@@ -5,16 +5,17 @@ from __future__ import annotations
 import click
 
 from holdfast.api.checks import to_epoch
-from holdfast.cli.arguments import value_of
+from holdfast.cli.arguments import TakesValues
 from holdfast.cli.failures import command
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
 from holdfast.cli.target import open_target, run_ids
 from holdfast.cli.tree import print_tree
+from holdfast.views.filters import value_of
 from holdfast.views.trace import TraceNode, trace_summary
 from holdfast.views.tree import TreeNode
 
 
-@click.command()
+@click.command(cls=TakesValues)
 @click.argument("name")
 @click.argument("payload", required=False)
 @click.option("--key", help="The same name and key again is the same event.")

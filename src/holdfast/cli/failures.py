@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shlex
 import sys
 import traceback
@@ -19,8 +20,10 @@ USAGE = 2
 NOT_FOUND = 3
 CONFLICT = 4
 UNREACHABLE = 5
+DECLINED = 6
 BUG = 70
 INTERRUPTED = 130
+UNREAD = 141  # as the shell says of a program that SIGPIPE has ended
 
 GLOBAL_OPTIONS = ("-A", "--app", "--store", "--app-name", "--debug")
 
@@ -78,16 +81,26 @@ def told_in_a_sentence(context: click.Context) -> Iterator[None]:
             said = f"{error.option_name} comes before the command: holdfast {error.option_name} ... COMMAND"
             raise click.UsageError(said, error.ctx) from None
         raise
-    except (click.ClickException, click.exceptions.Exit, click.Abort):
+    except (click.ClickException, click.exceptions.Exit):
         raise
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):  # click says Abort for an interrupt while it asks
         raise click.exceptions.Exit(INTERRUPTED) from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            raise  # whoever read us has seen enough; click ends quietly
+            _drop_what_nobody_reads()
+            raise click.exceptions.Exit(UNREAD) from None
         if context.params.get("debug"):
             traceback.print_exc(file=sys.stderr)
         raise _failure(error) from None
+
+
+def _drop_what_nobody_reads() -> None:
+    """Whoever read us has seen enough. Python would write what is left at its end, and complain."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _failure(error: Exception) -> Failure:

@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.failures import Misuse, told_in_a_sentence, usage
 from holdfast.cli.lazy import Entry, LazyGroup
+from holdfast.cli.output import print_in_any_encoding
 
 RUNS = {
     "list": Entry("runs:list_runs", "List runs, newest first."),
@@ -17,6 +18,7 @@ RUNS = {
     "tree": Entry("runs:tree", "A run's steps and child runs."),
     "logs": Entry("logs:show_logs", "What the steps of a run have logged."),
     "trace": Entry("events:trace", "The process a run belongs to: runs, events, and what those led to."),
+    "failures": Entry("failed:failures", "Failures that are alike, as one."),
     "watch": Entry("watch:watch", "Follow a run until it ends."),
     "send": Entry("actions:send", "Answer a hook that a run waits for."),
     "cancel": Entry("actions:cancel", "Cancel runs; their clean-up still happens."),
@@ -77,6 +79,7 @@ PYPROJECT_KEYS = ("app", "store", "app-name", *WORKER_KEYS)
 
 class Main(LazyGroup):
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+        print_in_any_encoding()
         try:
             extra.setdefault("default_map", defaults_from_pyproject())
         except Misuse:
@@ -112,7 +115,8 @@ EPILOG = """\
 Say -A and --store once: HOLDFAST_APP and HOLDFAST_STORE, or `app` and `store` in [tool.holdfast] of
 ./pyproject.toml. A run is named by its id, or by the beginning of it that no other has.
 
-Exit codes: 0 ok, 1 run failed, 2 usage, 3 not found, 4 conflict, 5 store unreachable."""
+Exit codes: 0 ok, 1 run failed, 2 usage, 3 not found, 4 conflict, 5 store unreachable, 6 declined, 70 a fault of
+Holdfast, 130 interrupted, 141 nobody reads the output."""
 
 
 @click.group(

@@ -56,7 +56,8 @@ def monitor(
     read_only: bool,
     base_path: str,
 ) -> None:
-    """Pages that show runs and act on them, at http://127.0.0.1:8000."""
+    """Pages that show runs and act on them, at http://127.0.0.1:8000. Exit code 5 if the store was deleted or replaced
+    meanwhile."""
     serving = load_serving()
     if no_token and (token or operator_token or viewer_token):
         usage("--no-token and a token: say one of them")
@@ -68,3 +69,5 @@ def monitor(
     say(server.url)
     note(f"shows app {target.app.name!r} on {target.store.url}; Ctrl+C ends it")
     server.serve_until_stopped()
+    if server.lost is not None:
+        raise server.lost

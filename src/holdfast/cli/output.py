@@ -3,13 +3,18 @@ to stdout and notes to stderr."""
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+from holdfast.cli.failures import DECLINED, usage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,6 +72,24 @@ def speaks_unicode(*, err: bool = False) -> bool:
     return encoding.lower().replace("-", "").startswith("utf")
 
 
+PLAINER = {"→": "->", "…": "..", "×": "x", "–": "-", "━": "#", "─": "-"}
+"""What we write ourselves, for encodings that have no character for it."""
+
+
+def print_in_any_encoding() -> None:
+    """Have what a stream's encoding can't say replaced, instead of an error in the middle of a list."""
+    codecs.register_error("holdfast", _replaced)
+    for stream, err in ((sys.stdout, False), (sys.stderr, True)):
+        if isinstance(stream, io.TextIOWrapper) and not speaks_unicode(err=err):
+            stream.reconfigure(errors="holdfast")
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAINER.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
 def console(*, err: bool = False) -> Console:
     from rich.console import Console
 
@@ -82,9 +105,28 @@ def note(text: str) -> None:
     click.echo(clean(text), err=True)
 
 
+def confirm_for_good(question: str) -> None:
+    """Ask before something that can't be undone."""
+    if not on_terminal():
+        usage("this can't be undone; say --yes")
+    confirm(question)
+
+
+def confirm(question: str) -> None:
+    """Go on only if the answer is yes."""
+    if not click.confirm(question, err=True):
+        note("nothing was done")
+        raise click.exceptions.Exit(DECLINED)
+
+
 def print_json(value: Any) -> None:
     """One document: indented for eyes, on one line for programs."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2 if on_terminal() else None))
+    click.echo(json_text(value, indent=2 if on_terminal() else None))
+
+
+def json_text(value: Any, indent: int | None = None, *, err: bool = False) -> str:
+    """Escaped where the stream would have to replace characters: data stays what it is."""
+    return json.dumps(value, ensure_ascii=not speaks_unicode(err=err), indent=indent)
 
 
 def print_lines(lines: Iterable[Line]) -> None:
@@ -122,9 +164,16 @@ def styled(line: Line) -> Text:
     return Text.assemble(*((clean(span.text), span.style) for span in line))
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[Styled | str]]) -> None:
+LAST_COLUMN = 24
+"""Less than this tells too little, so that other columns are left out before."""
+NARROWEST = 10
+
+
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[Styled | str]], *, left_out_first: Sequence[str] = ()
+) -> None:
     """Aligned under heads on a terminal; tab-separated and nothing cut off otherwise. The first column, which names the
-    rows, is never cut: names are pasted."""
+    rows, is never cut: names are pasted. On a narrow terminal columns are left out, if it is said which."""
     spans = [[cell if isinstance(cell, Styled) else Styled(cell) for cell in row] for row in rows]
     if not on_terminal():
         for row in spans:
@@ -132,10 +181,13 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[Styled | str]]) ->
         return
     out = console()
     grid = [[Styled(head, "dim") for head in heads], *spans]
-    widths = [
-        max(len(cut(row[i].text, out.width // 2 if i else 10_000)) for row in grid) for i in range(len(heads) - 1)
-    ]
-    widths.append(max(10, out.width - sum(widths) - 2 * len(widths)))  # the last one takes what is left
+    widths = _widths(grid, out.width)
+    for head in left_out_first:
+        if widths[-1] >= LAST_COLUMN:
+            break
+        at = [cell.text for cell in grid[0]].index(head)
+        grid = [[*row[:at], *row[at + 1 :]] for row in grid]
+        widths = _widths(grid, out.width)
     for row in grid if spans else []:
         cells = [
             Styled(f"{cut(cell.text, width):<{width}}", cell.style) for cell, width in zip(row, widths, strict=True)
@@ -144,6 +196,16 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[Styled | str]]) ->
         text = styled(line)
         text.rstrip()
         out.print(text, soft_wrap=True)
+
+
+def _widths(grid: list[list[Styled]], width: int) -> list[int]:
+    """Of the columns. The last one takes what is left; if that is little, those in the middle give some."""
+    widths = [max(len(cut(row[i].text, width // 2 if i else 10_000)) for row in grid) for i in range(len(grid[0]) - 1)]
+    left = width - sum(widths) - 2 * len(widths)
+    while left < NARROWEST and max(widths[1:], default=0) > NARROWEST:
+        widths[widths.index(max(widths[1:]), 1)] -= 1
+        left += 1
+    return [*widths, max(NARROWEST, left)]
 
 
 def status_span(status: str) -> Styled:
@@ -163,6 +225,22 @@ def clean(text: str) -> str:
 def short_id(run_id: str) -> str:
     """The first part of an id that nobody chose; enough to name the run, as a rule."""
     return run_id[:8] if _UUID.fullmatch(run_id) else run_id
+
+
+def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
+    """What is enough to tell these runs apart, as `Target.find` takes it: of ids that nobody chose, and of those of their
+    children."""
+    alike = Counter(run_id[:8] for run_id in run_ids)
+    forms = {run_id: _short_among(run_id, alike[run_id[:8]] > 1) for run_id in run_ids}
+    meant = Counter(forms.values())
+    return {run_id: form if meant[form] == 1 else run_id for run_id, form in forms.items()}
+
+
+def _short_among(run_id: str, has_kin: bool) -> str:
+    found = _UUID.match(run_id)
+    if found is None or (found.end() == len(run_id) and not has_kin):
+        return short_id(run_id)
+    return f"{run_id[:8]}…{run_id[found.end() :] or run_id[-4:]}"
 
 
 def cut(text: str, width: int) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from holdfast.cli.arguments import data_terms
+from holdfast.cli.arguments import STATUS, data_terms, statuses_of
+from holdfast.cli.failed import runs_failed_like
 from holdfast.cli.failures import command, usage
 from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
@@ -22,7 +23,7 @@ from holdfast.cli.output import (
     print_json,
     print_lines,
     print_table,
-    short_id,
+    short_ids,
     status_span,
 )
 from holdfast.cli.target import Target, one_run, open_target, run_ids
@@ -34,15 +35,15 @@ from holdfast.views.details import read_details, read_outcome
 from holdfast.views.filters import parse_filter
 from holdfast.views.reading import RunTree
 from holdfast.views.summaries import event_summary, run_summary
-from holdfast.views.times import SECOND, ago, clock, iso, length
+from holdfast.views.times import SECOND, ago, clock, iso, length, read_local
 from holdfast.views.values import PlainReader, as_text, call_text
-from holdfast.views.why import why
+from holdfast.views.why import doing
 
 
 @click.command("list")
 @click.argument("terms", nargs=-1, metavar="[FILTER]...")
 @click.option(
-    "--status", "statuses", multiple=True, type=click.Choice([*Status], case_sensitive=False),
+    "--status", "statuses", multiple=True, type=STATUS,
     help="Only runs of this status; may be given several times.",
 )  # fmt: skip
 @click.option("--workflow", help="Only runs of this workflow or step.")
@@ -53,6 +54,7 @@ from holdfast.views.why import why
     help="Only runs whose data holds this. Also KEY>=VALUE (>, <, <=), and KEY=BEGINNING* of a text.",
 )  # fmt: skip
 @click.option("--schedule", metavar="NAME", help="Only runs that this schedule started.")
+@click.option("--failure", metavar="GROUP", help="Only runs that have failed like this; see `runs failures`.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many at most.")
 @click.option("--after", type=int, metavar="NO", help="Go on after this one, as the page before says.")
 @json_option
@@ -66,6 +68,7 @@ def list_runs(
     since: str | None,
     data: tuple[str, ...],
     schedule: str | None,
+    failure: str | None,
     limit: int,
     after: int | None,
     as_json: bool,
@@ -76,7 +79,7 @@ def list_runs(
     store = target.store
     query = parse_filter(" ".join(terms), store.now(), target.app.codec.encode)
     equal, spans = data_terms(target.app.codec, data)
-    query.statuses = [*query.statuses, *map(str, statuses)]
+    query.statuses = [*query.statuses, *statuses_of(statuses)]
     query.data, query.spans = query.data | equal, (*query.spans, *spans)
     query.workflow, query.schedule = workflow or query.workflow, schedule or query.schedule
     query.after, query.limit = after, limit + 1
@@ -84,7 +87,7 @@ def list_runs(
         query.parent = target.find(parent).id
     if since is not None:
         query.since = _moment(since, store.now())
-    rows = store.runs(query)
+    rows = store.runs(query) if failure is None else runs_failed_like(target, query, failure)
     more, rows = len(rows) > limit, rows[:limit]
     now = store.now()
     if as_json:
@@ -92,7 +95,7 @@ def list_runs(
     else:
         _print_runs(target, rows, now)
     if not rows:
-        narrowed = any((terms, statuses, workflow, parent, since, data, schedule, after))
+        narrowed = any((terms, statuses, workflow, parent, since, data, schedule, failure, after))
         note("no run matches" if narrowed else "no runs yet")
     elif more:
         note(f"more: add --after {rows[-1].no}")
@@ -113,7 +116,7 @@ def _ended(target: Target, row: RunRow) -> Styled:
 
 def _print_runs(target: Target, rows: list[RunRow], now: int) -> None:
     terminal = on_terminal()
-    short = _short_ids(rows) if terminal else {}
+    short = short_ids([row.id for row in rows]) if terminal else {}
     lines: list[list[Styled | str]] = []
     for row in rows:
         began = "" if row.started_at is None else length((row.finished_at or now) - row.started_at)
@@ -130,13 +133,7 @@ def _print_runs(target: Target, rows: list[RunRow], now: int) -> None:
                 doing_now,
             ]
         )
-    print_table(["RUN", "WORKFLOW", "STATUS", "CREATED", "TOOK", "DOING"], lines)
-
-
-def _short_ids(rows: list[RunRow]) -> dict[str, str]:
-    """The first part of ids that nobody chose, where it is enough to tell them apart."""
-    heads = Counter(row.id[:8] for row in rows)
-    return {row.id: short_id(row.id) for row in rows if heads[row.id[:8]] == 1}
+    print_table(["RUN", "WORKFLOW", "STATUS", "CREATED", "TOOK", "DOING"], lines, left_out_first=("CREATED", "TOOK"))
 
 
 def _moment(text: str, now: int) -> int:
@@ -146,10 +143,9 @@ def _moment(text: str, now: int) -> int:
     except ValueError:
         pass
     try:
-        moment = dt.datetime.fromisoformat(text)
+        return round(read_local(text).timestamp() * SECOND)
     except ValueError:
         usage(f"--since {text!r}: give how long ago (30m, 2h, 3d), or a date such as 2026-01-31T12:00")
-    return round(moment.astimezone().timestamp() * SECOND)
 
 
 # -- one run
@@ -172,11 +168,6 @@ def show(context: click.Context, run: str, as_json: bool) -> None:
 
 def details_of(target: Target, row: RunRow) -> dict[str, Any]:
     return read_details(target.store, row, PlainReader(target.app.codec), target.app.definitions.max_attempts())
-
-
-def doing(row: RunRow, now: int) -> str:
-    """What a run waits for, in words, from its row alone; nothing for one that runs or has ended."""
-    return "" if row.status == Status.RUNNING or row.status in FINAL else why(row, now).text
 
 
 def _show_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line]:
@@ -326,7 +317,7 @@ def history(context: click.Context, run: str, as_json: bool) -> None:
                 Styled(event_text(event), "dim"),
             ]
         )
-    print_table(["SEQ", "AT", "EVENT", "NAME", "CLOCK", "DETAIL"], rows)
+    print_table(["SEQ", "AT", "EVENT", "NAME", "CLOCK", "DETAIL"], rows, left_out_first=("CLOCK", "AT"))
 
 
 def _style_of(kind: str) -> str:
@@ -339,7 +330,9 @@ def _style_of(kind: str) -> str:
     return ""
 
 
-_UNSAID = ("flags", "seed", "worker", "started", "workflow", "sleep")
+_UNSAID = ("flags", "seed", "worker", "thread", "started", "workflow", "sleep")
+_VALUES = ("args", "input", "payload", "result")
+"""What users gave: 0, False and "" are told of these."""
 
 
 def event_text(event: dict[str, Any]) -> str:
@@ -352,7 +345,9 @@ def event_text(event: dict[str, Any]) -> str:
 
 
 def _detail_text(kind: str, name: str, value: Any) -> str:
-    if name in _UNSAID or value in ("", None, False):
+    if name in _UNSAID or (name not in _VALUES and (value == "" or value is False)):
+        return ""
+    if value is None and kind != "DataSet":
         return ""
     if name in ("args", "input"):
         return f"= {as_text(value)}" if kind == "DataSet" else call_text(value)

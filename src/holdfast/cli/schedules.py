@@ -8,11 +8,12 @@ import itertools
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.cli.actions import because, confirm
+from holdfast.cli.actions import because
 from holdfast.cli.failures import command, usage
 from holdfast.cli.output import (
     Line,
     Styled,
+    confirm_for_good,
     json_option,
     note,
     on_terminal,
@@ -218,7 +219,7 @@ def backfill(context: click.Context, name: str, start: str, end: str | None, as_
 def _moment(text: str, option: str, spec: Spec, now: int, is_end: bool = False) -> dt.datetime:
     try:
         return local(now - to_us(text), spec)
-    except ValueError:
+    except (ValueError, OverflowError):
         pass
     try:
         moment = dt.datetime.fromisoformat(text)
@@ -239,7 +240,7 @@ def delete(context: click.Context, name: str, yes: bool, as_json: bool) -> None:
     target = open_target(context)
     _find(target, name)
     if not yes:
-        confirm(f"Delete schedule {name}?")
+        confirm_for_good(f"Delete schedule {name}?")
     target.app.schedules.delete(name)
     if as_json:
         print_json([name])

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Literal
 
 import click
 
 from holdfast.api.options import StartOptions
-from holdfast.cli.arguments import encoded_call
+from holdfast.cli.arguments import TakesValues, encoded_call
 from holdfast.cli.failures import command
 from holdfast.cli.output import json_option, note, on_terminal, print_json, say
 from holdfast.cli.target import Target, open_target, startable_names
 from holdfast.cli.watch import follow_to_the_end
 from holdfast.views.summaries import run_summary
 
-_OPTION = re.compile(r"--?[A-Za-z]")
 IF_EXISTS = ("return", "error", "restart")
-
-
-class StartCommand(click.Command):
-    """Takes `-1` for an argument, which click by itself would take for an option."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.ignore_unknown_options = True
-        literal = "--" in args
-        rest = super().parse_args(ctx, args)
-        for word in () if literal or ctx.resilient_parsing else ctx.params["args"]:
-            if _OPTION.match(word):
-                raise click.NoSuchOption(word.partition("=")[0], ctx=ctx)
-        return rest
 
 
 def starting(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +53,7 @@ def _start(
 ARGUMENTS = """ARGS are JSON values if they read as such, else text; KEY=VALUE gives a keyword argument."""
 
 
-@click.command(cls=StartCommand, epilog=ARGUMENTS)
+@click.command(cls=TakesValues, epilog=ARGUMENTS)
 @starting
 @json_option
 @click.pass_context
@@ -84,7 +69,7 @@ def start(context: click.Context, /, as_json: bool, **given: Any) -> None:
     target.note_if_nobody_works("start one with")
 
 
-@click.command(cls=StartCommand, epilog=ARGUMENTS)
+@click.command(cls=TakesValues, epilog=ARGUMENTS)
 @starting
 @json_option
 @click.pass_context

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import fnmatch
-import json
 from typing import Any
 
 import click
 
 from holdfast.cli.failures import INTERRUPTED, usage
-from holdfast.cli.output import Styled, clean, console, json_option, on_terminal, short_id, styled
+from holdfast.cli.output import Styled, clean, console, json_option, json_text, on_terminal, short_id, styled
 from holdfast.cli.target import open_target, run_ids
 from holdfast.telemetry.receiver import EventReceiver
 
@@ -62,7 +61,7 @@ def events(
             return
         if as_json:
             facts = {name: value for name, value in event.items() if name not in LOCAL}
-            click.echo(json.dumps(facts, ensure_ascii=False))
+            click.echo(json_text(facts))
         elif terminal:
             out.print(styled(line_of(event)), soft_wrap=True)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.cli.output import (
@@ -29,43 +30,34 @@ MANY = 12
 _TWIGS = {True: ("├─ ", "└─ "), False: ("|- ", "`- ")}
 
 
+@dataclass(frozen=True, slots=True)
 class Painter:
     """Turns a tree into lines. `height` is how many there should be: what is done is folded, and if that isn't
     enough, `crop` leaves out the upper part."""
 
-    def __init__(
-        self,
-        now: int,
-        *,
-        unicode: bool = True,
-        height: int | None = None,
-        crop: bool = False,
-        width: int = 100,
-        short_ids: bool = False,
-    ) -> None:
-        self._now = now
-        self._unicode = unicode
-        self._height = height
-        self._crop = crop
-        self._short_ids = short_ids
-        self._width = width
+    now: int
+    unicode: bool = True
+    height: int | None = None
+    crop: bool = False
+    width: int = 100
+    short_ids: bool = False
 
     def paint(self, root: TreeNode) -> list[Line]:
         lines = list(self._lines(root, "", "", "", False))
-        if self._height is not None and len(lines) > self._height:
+        if self.height is not None and len(lines) > self.height:
             lines = list(self._lines(root, "", "", "", True))
-        if self._height is not None and len(lines) > self._height and self._crop:
-            left_out = len(lines) - self._height + 1
+        if self.height is not None and len(lines) > self.height and self.crop:
+            left_out = len(lines) - self.height + 1
             lines = [lines[0], [Styled(f"  {left_out} lines above ...", "dim")], *lines[left_out + 1 :]]
         return lines
 
     def _lines(self, node: TreeNode, parent_id: str, prefix: str, branch: str, fold: bool) -> Iterator[Line]:
         yield self._line(node, parent_id, prefix + branch)
         below = prefix + {"": "", "├─ ": "│  ", "└─ ": "   ", "|- ": "|  ", "`- ": "   "}[branch]
-        groups = list(_folded(node.children) if fold else _fans_folded(node.children, self._height is not None))
+        groups = list(_folded(node.children) if fold else _fans_folded(node.children, self.height is not None))
         for i, group in enumerate(groups):
             is_last = i == len(groups) - 1
-            twig = _TWIGS[self._unicode][is_last]
+            twig = _TWIGS[self.unicode][is_last]
             if len(group) > 1:
                 yield self._summary(group, below + twig)
             else:
@@ -73,7 +65,7 @@ class Painter:
 
     def _line(self, node: TreeNode, parent_id: str, prefix: str) -> Line:
         look = LOOKS.get(node.state, Look("?", "?", ""))
-        line = [Styled(prefix, "dim"), Styled(look.icon if self._unicode else look.ascii, look.style), Styled(" ")]
+        line = [Styled(prefix, "dim"), Styled(look.icon if self.unicode else look.ascii, look.style), Styled(" ")]
         line.append(Styled(node.name, "bold" if node.run_id else ""))
         if node.run_id:
             line.append(Styled(f"  {self._id(node.run_id, parent_id)}", "dim"))
@@ -87,21 +79,21 @@ class Painter:
         if node.is_fork:
             line.append(Styled("  fork", "magenta"))
         if node.started_at is not None and not node.reused:
-            line.append(Styled(f"  {length((node.ended_at or self._now) - node.started_at)}", "dim"))
+            line.append(Styled(f"  {length((node.ended_at or self.now) - node.started_at)}", "dim"))
         if node.progress is not None and node.ended_at is None:
             line += self._bar(node.progress)
         if node.detail:
             used = sum(len(span.text) for span in line)
             style = "red" if node.state in ("FAILURE", "STUCK") else "cyan" if node.state == "WAITING" else "yellow"
-            line.append(Styled("  " + cut(node.detail, max(20, self._width - used - 2)), style))
+            line.append(Styled("  " + cut(node.detail, max(20, self.width - used - 2)), style))
         return line
 
     def _id(self, run_id: str, parent_id: str) -> str:
-        if self._short_ids and parent_id and run_id.startswith(parent_id):
+        if self.short_ids and parent_id and run_id.startswith(parent_id):
             return (
-                short_id(parent_id) + ("…" if self._unicode else "..") + run_id[len(parent_id) :]
+                short_id(parent_id) + ("…" if self.unicode else "..") + run_id[len(parent_id) :]
             )  # as `find` takes it
-        return short_id(run_id) if self._short_ids else run_id
+        return short_id(run_id) if self.short_ids else run_id
 
     def _bar(self, progress: dict[str, Any]) -> Line:
         done, total = progress.get("done") or 0, progress.get("total")
@@ -110,7 +102,7 @@ class Painter:
             return [Styled(f"  {done:g}", "blue"), Styled(text, "dim")]
         part = min(1.0, max(0.0, done / total))
         full = round(part * BAR)
-        filled, empty = ("━", "─") if self._unicode else ("#", ".")
+        filled, empty = ("━", "─") if self.unicode else ("#", ".")
         bar = [
             Styled("  " + filled * full, "blue"),
             Styled(empty * (BAR - full), "dim"),
@@ -123,7 +115,7 @@ class Painter:
         counts = collections.Counter(node.name for node in group).most_common()
         names = ", ".join(f"{name} × {count}" if count > 1 else name for name, count in counts[:4])
         more = f" and {len(counts) - 4} more" if len(counts) > 4 else ""
-        icon = look.icon if self._unicode else look.ascii
+        icon = look.icon if self.unicode else look.ascii
         return [Styled(prefix, "dim"), Styled(icon, look.style), Styled(f" {len(group)} done: {names}{more}", "dim")]
 
 

@@ -3,7 +3,6 @@ a pipe. Pushed by the engines; a slow look is the safety net."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,17 +10,18 @@ from typing import Any
 import click
 
 from holdfast.cli.failures import INTERRUPTED, OK, RUN_FAILED, command
-from holdfast.cli.output import clean, json_option, note, on_terminal, print_json
-from holdfast.cli.runs import details_of, doing, event_text
+from holdfast.cli.output import clean, json_option, json_text, note, on_terminal, print_json
+from holdfast.cli.runs import details_of, event_text
 from holdfast.cli.target import Target, one_run, open_target
 from holdfast.core import events as ev
-from holdfast.ports import FINAL, RunRow, Status
+from holdfast.ports import FINAL, Status
 from holdfast.views.details import read_outcome
 from holdfast.views.reading import RunTree
 from holdfast.views.summaries import event_summary
 from holdfast.views.times import iso
 from holdfast.views.tree import TreeNode
 from holdfast.views.values import PlainReader, as_text
+from holdfast.views.why import doing
 
 FALLBACK = 1.0
 LIVE_FALLBACK = 0.25
@@ -112,15 +112,15 @@ def _tell(target: Target, tree: RunTree, looks: Iterable[Look], as_json: bool, e
         for row, event in tree.new_events(seen):
             facts = event_summary(ev.to_json(event), reader)
             if as_json:
-                _put(json.dumps({"run_id": row.id, "event": facts}, ensure_ascii=False), err)
+                _put(json_text({"run_id": row.id, "event": facts}, err=err), err)
             else:
                 attempt = f"attempt {facts['attempt']}  " if facts.get("attempt", 1) > 1 else ""
                 _put_line(
                     facts["at"] or "", row.id, facts["kind"], facts.get("name", ""), attempt + event_text(facts), err
                 )
-        for change in _other_changes(target, tree.root, root, shown):
+        for change in (*_status_change(target, tree, shown), *_progress(target, root, shown)):
             if as_json:
-                _put(json.dumps(change, ensure_ascii=False), err)
+                _put(json_text(change, err=err), err)
             else:
                 said = as_text(change["progress"]) if "progress" in change else change["reason"]
                 _put_line(
@@ -132,13 +132,22 @@ def _tell(target: Target, tree: RunTree, looks: Iterable[Look], as_json: bool, e
                 note(message)
 
 
-def _other_changes(target: Target, row: RunRow, root: TreeNode, shown: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """What no event tells: that the run waits, and how far steps are."""
-    now = target.store.now()
+def _status_change(target: Target, tree: RunTree, shown: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """What no event tells: that the run waits, since the last of them. A status that was over before the events were read
+    is none to tell: the next look has another."""
+    row = tree.root
+    if row.status not in FINAL and target.store.get(row.id) != row:
+        return
     status = f"{row.status} {row.reason}"
     if shown.get("") != status and row.status != Status.RUNNING:
-        yield {"run_id": row.id, "at": iso(now), "status": row.status, "reason": doing(row, now)}
+        reason = doing(row, target.store.now())
+        yield {"run_id": row.id, "at": iso(tree.changed_at), "status": row.status, "reason": reason}
     shown[""] = status
+
+
+def _progress(target: Target, root: TreeNode, shown: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """How far steps are, which no event tells either."""
+    now = target.store.now()
     for i, (run_id, step) in enumerate(root.steps()):
         text = as_text(step.progress)
         if step.progress is not None and shown.get(f"{run_id} {i}") != text:

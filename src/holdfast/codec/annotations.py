@@ -12,16 +12,17 @@ from typing import Any
 Scope = Mapping[str, Any]
 
 
-def resolve(owner: Any, scope: Scope) -> tuple[dict[str, Any], bool]:
-    """The annotations of a function or class, and whether all could be resolved; others are left out."""
+def resolve(owner: Any, scope: Scope) -> tuple[dict[str, Any], dict[str, str]]:
+    """The annotations of a function or class, and the texts of those that can't be evaluated."""
     if isinstance(owner, type):
         nested = {name: value for name, value in vars(owner).items() if isinstance(value, type)}
         scope = {**scope, owner.__name__: owner, **nested}
     try:
-        return typing.get_type_hints(owner, localns=dict(scope), include_extras=True), True
+        return typing.get_type_hints(owner, localns=dict(scope), include_extras=True), {}
     except Exception:  # whatever an odd annotation raises; look at each alone
         pass
     hints: dict[str, Any] = {}
+    unresolved: dict[str, str] = {}
     for part in reversed(owner.__mro__) if isinstance(owner, type) else [owner]:
         module = sys.modules.get(getattr(part, "__module__", ""), types)
         names = getattr(part, "__globals__", vars(module))
@@ -30,8 +31,8 @@ def resolve(owner: Any, scope: Scope) -> tuple[dict[str, Any], bool]:
             try:
                 hints.update(typing.get_type_hints(alone, names, dict(scope), include_extras=True))
             except Exception:  # this one stays unknown
-                continue
-    return hints, False
+                unresolved[name] = str(hint)
+    return hints, unresolved
 
 
 def enclosing_scope(fn: Any) -> Scope:

@@ -14,6 +14,7 @@ from holdfast.codec.hints import SCALARS, CallHints, Conformer
 from holdfast.codec.paths import Misfit, explain
 from holdfast.codec.references import read_reference
 from holdfast.codec.types import TypeRegistry
+from holdfast.codec.unrecorded import read_unrecorded
 from holdfast.codec.untagged import error_facts, untagged
 from holdfast.codec.values import READERS, LooseTagger, Tagger, mend_text, refusal
 from holdfast.errors import ArgumentError, DecodeError, EncodeError, PayloadTooLargeError, ValueCodecError
@@ -41,7 +42,7 @@ class Codec:
         blobs: Blobs | None = None,
         blobs_over: int | str = "64KB",
     ) -> None:
-        self.types = TypeRegistry(reserved=[*READERS, "blob", "exc", "pickle", "ref", "x"])
+        self.types = TypeRegistry(reserved=[*READERS, "blob", "exc", "pickle", "ref", "unrecorded", "x"])
         self.limit = limit
         self._apart = None if blobs is None else Apart(blobs, size_of("blobs_over", blobs_over))
         self._chain = Chain(transforms)
@@ -52,6 +53,7 @@ class Codec:
         self._tagger.readers["exc"] = lambda data: rebuild(data["v"])
         self._tagger.readers["pickle"] = self._read_pickle
         self._tagger.readers["ref"] = read_reference
+        self._tagger.readers["unrecorded"] = read_unrecorded
         self._tagger.readers["blob"] = lambda data: self._load(self._fetch(data))
         self._tagger.readers["x"] = lambda data: self._load(self._chain.open(data))
         self._loose = LooseTagger(self.types)
@@ -127,6 +129,8 @@ class Codec:
     ) -> bytes:
         """A call's arguments. With its `signature`, an error names a positional argument by its parameter."""
         call: dict[str, Any] = {}
+        if not (isinstance(args, tuple) and isinstance(kwargs, dict)):  # type: ignore[redundant-expr]
+            raise EncodeError(f"{what}: expected a tuple and a dict, got {show(args)} and {show(kwargs)}")
         try:
             if args:
                 call["args"] = self._tagger.tag_list(args, 0)
@@ -199,7 +203,7 @@ class Codec:
         return _dumps(call)
 
     def encode_error(self, exc: BaseException) -> bytes:
-        """`exc` with its cause and traceback. Never raises: what can't be recorded becomes its repr."""
+        """`exc` with its cause and traceback. Never raises: of what can't be recorded, its repr is."""
         try:
             return self._finish(ErrorWriter(self._tagger).write(exc), "error")
         except BaseException:  # too large, too deep, or its class raises; the least that can be said is always said
@@ -275,7 +279,7 @@ class Codec:
         if isinstance(value, BaseException):
             return {"$": "exc", "v": ErrorWriter(self._tagger).write(value)}
         if self._pickle is None:
-            raise refusal(value)
+            raise refusal(value, self.types)
         return self._pickle.dump(value)
 
     def _read_pickle(self, tagged: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from holdfast.codec import validation
 from holdfast.codec.types import home_of
+from holdfast.codec.unrecorded import Unrecorded, write_again, write_unrecorded
 from holdfast.codec.values import Tagger, refusal, refuse
 from holdfast.errors import StepError
 from holdfast.printing import show
@@ -59,7 +60,7 @@ def check_harmless(exc: BaseException) -> None:
 
 
 class ErrorWriter:
-    """Writes one exception with all that hangs on it. Never fails: what can't be written becomes its repr."""
+    """Writes one exception with all that hangs on it. Never fails: of what can't be written its repr is."""
 
     def __init__(self, tagger: Tagger) -> None:
         self._tagger = copy.copy(tagger)
@@ -75,6 +76,7 @@ class ErrorWriter:
     def _link(self, exc: BaseException, depth: int) -> dict[str, Any]:
         self._seen.add(id(exc))
         data: dict[str, Any] = {"type": type_name(exc), "message": message_of(exc)}
+        name = data["type"].rpartition(":")[2].rpartition(".")[2]
         if data["type"].startswith("__main__:"):
             data["main"] = home_of("__main__")
         if _is_group(exc):
@@ -87,10 +89,10 @@ class ErrorWriter:
             data["context"] = self._link(context, depth + 1)
         if validation.is_validation_error(type(exc)):
             with contextlib.suppress(Exception):  # then its text is what is left of it
-                data["validation"] = validation.facts_of(exc, self._part)
+                data["validation"] = validation.facts_of(exc, lambda value: self._part(value, f"{name}.input"))
         elif exc.args and "group" not in data:
-            data["args"] = [self._part(arg) for arg in exc.args]
-        state = {name: self._part(value) for name, value in _state(exc)}
+            data["args"] = [self._part(arg, f"{name}.args[{i}]") for i, arg in enumerate(exc.args)]
+        state = {key: self._part(value, f"{name}.{key}") for key, value in _state(exc)}
         if state:
             data["state"] = state
         notes = vars(exc).get("__notes__")
@@ -101,13 +103,15 @@ class ErrorWriter:
     def _is_new(self, exc: BaseException, depth: int) -> bool:
         return depth < MAX_CHAIN and id(exc) not in self._seen
 
-    def _part(self, value: object) -> Any:
+    def _part(self, value: object, place: str) -> Any:
         try:
             return self._tagger.tag(value)
         except BaseException:  # the promise of this class; the repr is what is left of it
-            return show(value)
+            return write_unrecorded(value, place)
 
     def _write_other(self, value: object) -> Any:
+        if type(value) is Unrecorded:
+            return write_again(value)
         if isinstance(value, BaseException):
             return {"$": "exc", "v": self._link(value, 0)} if id(value) not in self._seen else show(value)
         raise refusal(value)

@@ -24,6 +24,7 @@ import msgspec
 from holdfast.codec.paths import Misfit, key_step, name_of
 from holdfast.codec.shapes import Field, fields_of, is_pydantic, missing
 from holdfast.codec.types import TypeRegistry
+from holdfast.codec.values import ADDRESSES
 from holdfast.printing import show, text_of
 
 Convert = Callable[[Any], Any]
@@ -31,7 +32,7 @@ Convert = Callable[[Any], Any]
 _WRAPPERS = (typing.Annotated, typing.Final, typing.ClassVar, typing.Required, typing.NotRequired)
 _BY_MSGSPEC = {int, float, str, bool, bytes, bytearray, type(None), Decimal, UUID}
 _BY_MSGSPEC |= {dt.datetime, dt.date, dt.time, dt.timedelta}
-_MADE_OF: dict[type, Any] = dict.fromkeys((Path, PurePath, PurePosixPath, PureWindowsPath), str)
+_MADE_OF: dict[type, Any] = dict.fromkeys((Path, PurePath, PurePosixPath, PureWindowsPath, *ADDRESSES.values()), str)
 _MADE_OF |= {Fraction: int | str, complex: int | float}
 _ORDERED = (list, tuple, deque)
 SCALARS = frozenset({str, int, float, bool, type(None), bytes})
@@ -323,10 +324,6 @@ class CallHints:
         self._named = {*either, *by_kind.get(kind.KEYWORD_ONLY, [])}
         self._rest = by_kind.get(kind.VAR_POSITIONAL, [None])[0]
         self._named_rest = by_kind.get(kind.VAR_KEYWORD, [None])[0]
-
-    @property
-    def returns(self) -> Any:
-        return self._types.hints(self._fn).get("return", Any)
 
     def position(self, index: int) -> str:
         """What to call the positional argument at `index`."""

@@ -14,6 +14,7 @@ class Misfit(Exception):
         self.reason = reason
         self.steps: list[str] = []  # innermost first
         self.holders: list[int] = []  # the ids of the containers passed, to tell a cycle from mere depth
+        self.is_final = False  # no other form helps, wherever it is
 
     def within(self, step: str, holder: object = None) -> Misfit:
         self.steps.append(step)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.codec.paths import Misfit
+from holdfast.codec.pydantic_fields import FieldForms
 
 
 class Field(NamedTuple):
@@ -29,9 +30,10 @@ class Field(NamedTuple):
 
 
 class Shape:
-    """How one class is written: `take` gives plain data, `make` rebuilds from it, `tag` names the class."""
+    """How one class is written: `take` gives plain data, `make` rebuilds from it, `tag` names the class. `forms` writes
+    fields that can't be recorded as they are."""
 
-    __slots__ = ("by_hand", "cls", "make", "name", "tag", "take")
+    __slots__ = ("by_hand", "cls", "forms", "make", "name", "tag", "take")
 
     def __init__(
         self, cls: type, take: Callable[[Any], Any], make: Callable[[Any], Any], *, by_hand: bool = False
@@ -39,6 +41,7 @@ class Shape:
         self.cls, self.take, self.make, self.by_hand = cls, take, make, by_hand
         self.name: str | None = None
         self.tag = ""
+        self.forms: FieldForms | None = None
 
 
 def describe(cls: type) -> Shape | None:
@@ -173,7 +176,10 @@ def _struct(cls: Any) -> Shape:
 
 
 def _pydantic(cls: Any) -> Shape:
-    # "*" can't be a field's name. It holds what a model has besides its fields, if it has any.
+    # "*" can't be a field's name. It holds what a model has besides its fields, if it has any, and the names of fields
+    # that are in pydantic's own form.
+    forms = FieldForms(cls)
+
     def take(obj: Any) -> dict[str, Any]:
         names, given = cls.model_fields.keys(), obj.__pydantic_fields_set__
         rest: dict[str, Any] = {} if given == names else {"set": sorted(given)}
@@ -190,6 +196,8 @@ def _pydantic(cls: Any) -> Shape:
         for name, field in cls.model_fields.items():
             if name not in state and field.is_required():
                 raise missing(cls, name)
+            if name in rest.get("json", ()):
+                state[name] = forms.read(name, state[name])
             values[name] = state[name] if name in state else field.get_default(call_default_factory=True)
         obj = cls.__new__(cls)
         obj.__setstate__(
@@ -202,4 +210,6 @@ def _pydantic(cls: Any) -> Shape:
         )
         return obj
 
-    return Shape(cls, take, make)
+    shape = Shape(cls, take, make)
+    shape.forms = forms
+    return shape

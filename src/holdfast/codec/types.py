@@ -8,17 +8,25 @@ recorded data names it.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from holdfast.codec.annotations import Scope, enclosing_scope, parts_of, resolve
 from holdfast.codec.paths import Misfit, name_of
 from holdfast.codec.shapes import Shape, describe, is_pydantic
 from holdfast.errors import DefinitionError, DuplicateNameError
+
+
+class _Unresolved(NamedTuple):
+    """Annotations of one function that can't be evaluated, by parameter. Those `without` which it is recorded don't count."""
+
+    texts: Mapping[str, str]
+    without: Collection[str]
 
 
 class TypeRegistry:
@@ -31,7 +39,7 @@ class TypeRegistry:
         self._owners: dict[str, type] = {}  # names that are one class's alone: given by hand, or qualified
         self._claimants: dict[str, list[type]] = {}  # bare names, and every class that goes by one
         self._hints: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-        self._unresolved: dict[Callable[..., Any], Collection[str]] = {}
+        self._unresolved: dict[Callable[..., Any], _Unresolved] = {}
         self._scopes: dict[int, Scope] = {}  # names that the code of the app can use
         self._looked_for: set[str] = set()
 
@@ -72,12 +80,12 @@ class TypeRegistry:
         fn = inspect.unwrap(fn)
         scope = enclosing_scope(fn)
         self._see(fn, scope)
-        self._hints[fn], complete = resolve(fn, scope)
+        self._hints[fn], unresolved = resolve(fn, scope)
         for name, hint in self._hints[fn].items():
             if name not in without:
                 self._explore(hint, scope, set())
-        if not complete:
-            self._unresolved[fn] = without
+        if unresolved:
+            self._unresolved[fn] = _Unresolved(unresolved, without)
 
     def _see(self, fn: Callable[..., Any], scope: Scope) -> None:
         """What the code around `fn` knows by name."""
@@ -142,8 +150,18 @@ class TypeRegistry:
     def _learn_unresolved(self) -> None:
         # A class annotated before it was defined exists by the time a value of it turns up.
         pending, self._unresolved = self._unresolved, {}
-        for fn, without in pending.items():
-            self.learn(fn, without)
+        for fn, unresolved in pending.items():
+            self.learn(fn, unresolved.without)
+
+    def unresolved(self, name: str = "") -> list[str]:
+        """Annotations that can't be evaluated by now, in words; with a `name`, those that have it in them."""
+        self._learn_unresolved()
+        return [
+            f"the annotation {text!r} of {_place(parameter)} of {fn.__qualname__} can't be evaluated"
+            for fn, unresolved in self._unresolved.items()
+            for parameter, text in unresolved.texts.items()
+            if parameter not in unresolved.without and (not name or name in re.findall(r"\w+", text))
+        ]
 
     def _add(self, shape: Shape) -> None:
         cls, qualified = shape.cls, qualified_name(shape.cls)
@@ -182,6 +200,10 @@ class TypeRegistry:
             self._hints[cls], _ = resolve(cls, scope if "<locals>" in cls.__qualname__ else {})
         for hint in self._hints[cls].values():
             self._explore(hint, scope, seen)
+
+
+def _place(parameter: str) -> str:
+    return "the result" if parameter == "return" else f"parameter {parameter!r}"
 
 
 def home_of(module: str) -> str:

@@ -23,6 +23,17 @@ def untagged(data: Any) -> Any:
         return data
 
 
+def marked(data: Any) -> Any:
+    """Tagged data in which what JSON has no word for is a text that says so: nobody takes it for a text of the user's."""
+    if isinstance(data, list):
+        return [marked(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if data.get("$") in _MARKS and isinstance(held := data.get("v"), str):
+        return _MARKS[data["$"]].format(held)
+    return {key: marked(item) for key, item in data.items()}
+
+
 def error_facts(record: dict[str, Any]) -> dict[str, Any]:
     """A recorded exception, in words."""
     kind = str(record.get("type", ""))
@@ -37,6 +48,7 @@ def _mapping(pairs: list[list[Any]]) -> Any:
     return plain
 
 
+_MARKS = {"float": "<{}>", "bytes": "<bytes {}>", "bytearray": "<bytearray {}>"}
 _READERS: dict[str, Callable[[Any], Any]] = {
     "map": _mapping,
     "OrderedDict": _mapping,

@@ -16,6 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from math import isfinite
 from pathlib import Path, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any
@@ -25,6 +26,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from holdfast.codec.paths import Misfit, key_step, name_of
+from holdfast.codec.pydantic_fields import FieldForms, is_secret
 from holdfast.codec.shapes import describe
 from holdfast.codec.types import TypeRegistry
 from holdfast.errors import TransformError
@@ -130,9 +132,27 @@ class Tagger:
         try:
             return {"$": shape.tag, "v": self.tag(taken, depth)}
         except Misfit as exc:
+            if shape.forms is not None and not exc.is_final:
+                return {"$": shape.tag, "v": self._tag_fields(shape.forms, value, taken, depth)}
             if exc.holders:
                 exc.holders[-1] = id(value)  # it was the dict that `take` made, a new one each time
             raise
+
+    def _tag_fields(self, forms: FieldForms, model: Any, taken: dict[str, Any], depth: int) -> Any:
+        """The fields of a model of which some can't be recorded as they are: those in the form that the model has for them.
+        Where there is none, that is not tried again around it, as each level would double the work."""
+        state, formed = dict(taken), []
+        for name, value in taken.items():
+            try:
+                self.tag(value, depth + 1)
+            except Misfit as exc:
+                if not forms.can_write(name, value):
+                    exc.is_final = True
+                    raise exc.within(key_step(name), model)
+                state[name] = forms.write(name, value)
+                formed.append(name)
+        state["*"] = {**taken.get("*", {}), "json": formed}
+        return self.tag(state, depth)
 
     def untag(self, data: Any) -> Any:
         """Rebuild in place what `tag` wrote. `data` must be fresh from the JSON reader."""
@@ -206,18 +226,32 @@ REMEDIES: dict[type, str] = {}
 """What to do instead of recording instances of classes that other frameworks make."""
 
 
-def refusal(value: object) -> Misfit:
+def refusal(value: object, types: TypeRegistry | None = None) -> Misfit:
+    """Why it can't be recorded, and what to do; `types` knows of annotations that could not be evaluated."""
     cls = type(value)
     for base in cls.__mro__:
         if base in REMEDIES:
             return Misfit(f"{show(value)} of type {name_of(cls)} can't be recorded; {REMEDIES[base]}")
+    if is_secret(value):
+        remedy = (
+            "as it would stand open in the store; let the step read the secret where it is kept, or encrypt values with "
+            f"Codec(transforms=...) and app.codec.types.register({cls.__name__}, encode=..., decode={cls.__name__})"
+        )
+        return Misfit(f"{show(value)} of type {name_of(cls)} can't be recorded, {remedy}")
     if describe(cls) is not None:
         name = cls.__name__
+        unclear = [] if types is None else types.unresolved(name)
+        if unclear:
+            remedy = f"import {name} at run time, not under TYPE_CHECKING, or app.codec.types.register({name})"
+            return Misfit(f"{show(value)} of type {name_of(cls)} can't be recorded: {unclear[0]}; {remedy}")
         remedy = f"annotate the parameter or result with {name}, or app.codec.types.register({name})"
         return Misfit(f"{show(value)} of type {name_of(cls)} can't be recorded, as its class isn't known; {remedy}")
     remedy = "give data instead, or register a codec with app.codec.types.register(...)"
     if isinstance(value, Awaitable):
-        remedy = "await it, and record what it gives"
+        remedy = (
+            "await it (in `def` code: wf.wait(...)), and record what it gives; a lambda can't await, so give the async "
+            "function itself"
+        )
     elif isinstance(value, Iterator):
         remedy = "record list(value)"
     for base in (str, bytes, int, float, dict, list, tuple, set):
@@ -241,6 +275,10 @@ def _digits(value: int) -> str:
 
 def _text(tag: str, write: Callable[[Any], str] = str) -> Writer:
     return lambda tagger, value, depth: {"$": tag, "v": write(value)}
+
+
+def _read_text(read: Callable[[str], Any]) -> Reader:
+    return lambda data: read(data["v"])
 
 
 def _base64(value: bytes | bytearray) -> str:
@@ -300,6 +338,11 @@ def _write_deque(tagger: Tagger, value: deque[Any], depth: int) -> Tagged:
     return data if value.maxlen is None else {**data, "max": value.maxlen}
 
 
+ADDRESSES = {
+    cls.__name__.lower(): cls  # their own names may be those of an app that has registered them itself
+    for cls in (IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network)
+}
+
 WRITERS: dict[type, Writer] = {
     bytes: _text("bytes", _base64),
     bytearray: _text("bytearray", _base64),
@@ -314,6 +357,7 @@ WRITERS: dict[type, Writer] = {
         "$": "Fraction",
         "v": [tagger.tag(v.numerator), tagger.tag(v.denominator)],
     },
+    **{cls: _text(tag) for tag, cls in ADDRESSES.items()},
     PosixPath: _text("Path"),
     WindowsPath: _text("Path"),
     PurePosixPath: _text("PurePosixPath"),
@@ -344,6 +388,7 @@ READERS: dict[str, Reader] = {
     "Path": lambda data: Path(data["v"]),
     "PurePosixPath": lambda data: PurePosixPath(data["v"]),
     "PureWindowsPath": lambda data: PureWindowsPath(data["v"]),
+    **{tag: _read_text(cls) for tag, cls in ADDRESSES.items()},
     "tuple": lambda data: tuple(data["v"]),
     "set": lambda data: set(data["v"]),
     "frozenset": lambda data: frozenset(data["v"]),

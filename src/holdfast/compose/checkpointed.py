@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from holdfast.api.calls import ChildRun
 from holdfast.api.checks import check_arguments, check_id
-from holdfast.api.functions import CallOptions
+from holdfast.api.functions import AsyncCallOptions
 from holdfast.api.handles import Run
 from holdfast.api.owner import Owner
 from holdfast.compose.composition import Composition, Context, StepValues
@@ -80,7 +80,7 @@ class Checkpointed(Composition):
         """`start` for async code."""
         return await asyncio.to_thread(self.start, *args, **kwargs)
 
-    def options(self, **options: Any) -> CallOptions[..., Context, ChildRun[Context]]:
+    def options(self, **options: Any) -> AsyncCallOptions[..., Context, ChildRun[Context]]:
         """Say more about the run. It has the id of this, unless another is given."""
         return super().options(**{"id": self.id, **options})
 

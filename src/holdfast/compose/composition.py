@@ -4,6 +4,7 @@ made of named steps over one context."""
 from __future__ import annotations
 
 import abc
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -71,9 +72,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         """Where the user's code is that defines this."""
         return code_line().rpartition(" in ")[0]
 
-    def _add_handler(
-        self, name: str, function: Any, options: dict[str, Any], what: str, registered: str = ""
-    ) -> Handler:
+    def _add_handler(self, name: str, function: Any, options: dict[str, Any], what: str) -> Handler:
         check_name(what, name)
         if "[" in name or name == "$":
             raise DefinitionError(
@@ -82,7 +81,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         if name in self._handlers:
             raise DuplicateNameError(f"{self!r} has a step {name!r} already; names are unique in it")
         handler, called = define(
-            self._home, function, registered or f"{self.name}.{name}", options, self._place(), f"{what} {name!r}"
+            self._home, function, f"{self.name}.{name}", options, self._place(), f"{what} {name!r}"
         )
         self._handlers[name] = handler
         self._functions[name] = called
@@ -154,7 +153,11 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         args, kwargs = self._handlers[key].plain_arguments(context)
         function = self._functions[key]
         found = function(*args, **kwargs)
-        return await found if is_async(function) else found
+        if is_async(function):
+            return await found
+        if inspect.iscoroutine(found):
+            self._home.codec.encode(found, f"the result of step {self._handlers[key].name!r}")  # raises, as in a run
+        return found
 
 
 class StepValues:

@@ -30,21 +30,15 @@ SMALL = 100
 PER_CALL = ("max_retries", "retry_delay", "timeout", "stall_timeout", "force_local", "pool", "max_losses", "queue")
 
 
+@dataclass(slots=True)
 class Scope:
     """What one step of a composition sees: values by name, as they are recorded. `version` is the same for the same
     values; `whole` gives them all, as one dict."""
 
-    def __init__(
-        self,
-        values: Mapping[str, bytes],
-        whole: Callable[[], bytes],
-        version: Iterable[bytes],
-        what: str,
-    ) -> None:
-        self.values = values
-        self.whole = whole
-        self.version = version
-        self.what = what
+    values: Mapping[str, bytes]
+    whole: Callable[[], bytes]
+    version: Iterable[bytes]
+    what: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from holdfast.errors import (
     StoreError,
     TransformError,
     ValueCodecError,
+    WaitTimeoutError,
 )
 from holdfast.printing import printable
 
@@ -137,7 +138,7 @@ def requests(
                     Which(run_id), names[name], payload, key, timeout, given_up, plain=True
                 )
             )
-        except TimeoutError as error:
+        except WaitTimeoutError as error:
             return 504, {"error": printable(str(error))}
         except RequestRefusedError as refusal:
             return 409, {"refused": printable(str(refusal))}

@@ -11,21 +11,22 @@ from holdfast.core import events as ev
 from holdfast.core.journal import Journal
 from holdfast.core.loop import Task
 from holdfast.core.pending import FLAGS, Program, Recorded
-from holdfast.core.source_lines import SourceLine, task_lines
+from holdfast.core.source_lines import task_lines
+from holdfast.core.unawaited import Unawaited
 from holdfast.errors import (
     ContinueAsNew,
     DeadlockError,
-    NeverAwaitedError,
     Suspended,
     TransformError,
     WorkflowTimeoutError,
+    WrongContextError,
 )
 
 
 class Code:
-    """`unawaited` is what it has created and not awaited so far, by number, with the line."""
+    """`unawaited` is what it has created and not awaited so far; `cancelling` is the order to end it, if there was one."""
 
-    __slots__ = ("_codec", "_journal", "_program", "calls", "cancelling", "task", "unawaited")
+    __slots__ = ("_codec", "_journal", "_program", "cancelling", "task", "unawaited")
 
     def __init__(self, journal: Journal, program: Program, codec: Codec) -> None:
         self._journal = journal
@@ -33,8 +34,7 @@ class Code:
         self._codec = codec
         self.task: Task[Any] | None = None
         self.cancelling: ev.CancelRequested | None = None
-        self.calls = 0
-        self.unawaited: dict[int, tuple[str, SourceLine | None]] = {}
+        self.unawaited = Unawaited()
 
     def begin(self) -> None:
         call = self._program.call(self._journal.beginning.input)
@@ -53,30 +53,38 @@ class Code:
         task, cancelling = self.task, self.cancelling
         assert task is not None
         if task.cancelled():
-            if cancelling is not None and cancelling.timed_out:
-                return self.failure(WorkflowTimeoutError(cancelling.reason), now)
-            reason = cancelling.reason if cancelling else "the workflow raised CancelledError"
-            return ev.RunCancelled(ts=now, reason=reason)
+            return self._cancelled(now)
         error = task.exception()
         try:
             if error is None and not self.unawaited:
                 return ev.RunCompleted(ts=now, result=self._encoded(task.result()))
             if isinstance(error, ContinueAsNew):
+                if cancelling is not None and task.deferred:  # a shield has kept it from the code until now
+                    return self._cancelled(now)
                 return self._continued(error, now)
         except Exception as unfit:
             if _may_pass(unfit):
                 raise
             return self.failure(unfit, now)
         if error is None:
-            lines = ", ".join(f"{what} at {place}" for what, place in self.unawaited.values())
-            return self.failure(
-                NeverAwaitedError(f"created and never awaited: {lines}; await it, or don't create it"), now
-            )
+            return self.failure(self.unawaited.error(), now)
         if (isinstance(error, Suspended) and self._journal.loop.closed) or _may_pass(error):
             raise error
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(ContinueAsNew) is not None:
+            error = WrongContextError(
+                "wf.continue_as_new() was called in a task of a TaskGroup, which ends only itself; call it where the "
+                "workflow's own function goes on, after the group"
+            )
         if isinstance(error, TypeError | AttributeError):
             self._note_mixed_up_awaits(error)
         return self.failure(error, now)
+
+    def _cancelled(self, now: int) -> ev.Event:
+        cancelling = self.cancelling
+        if cancelling is not None and cancelling.timed_out:
+            return self.failure(WorkflowTimeoutError(cancelling.reason), now)
+        reason = cancelling.reason if cancelling else "the workflow raised CancelledError"
+        return ev.RunCancelled(ts=now, reason=reason)
 
     def _encoded(self, result: Any) -> Raw:
         if type(result) is Recorded:
@@ -104,7 +112,8 @@ class Code:
     def deadlock(self, now: int) -> ev.AttemptFailed | ev.RunFailed:
         """It waits, and nothing is outstanding."""
         tasks = self._journal.loop.tasks.values()
-        stacks = [f"  {task.get_name()}: {' < '.join(reversed(task_lines(task)))}" for task in tasks]
+        lines = [(task.get_name(), task_lines(task, users_own=True) or task_lines(task)) for task in tasks]
+        stacks = [f"  {name}: {' < '.join(reversed(stack))}" for name, stack in lines]
         error = DeadlockError(
             f"run {self._journal.info.run_id} waits for nothing that can happen: no step, timer, hook, request or child is "
             "outstanding.\n" + "\n".join(stacks)
@@ -113,8 +122,8 @@ class Code:
 
     def _note_mixed_up_awaits(self, error: TypeError | AttributeError) -> None:
         """Python's own words for a forgotten await, or for one too many, name neither the step nor the rule."""
-        for what, place in self.unawaited.values():
-            error.add_note(f"{what} at {place} was never awaited: what it gives is there only after `await`")
+        for line in self.unawaited.in_words():
+            error.add_note(f"{line} was never awaited: what it gives is there only after `await`")
         if isinstance(error, TypeError) and "await" in str(error):
             error.add_note("what is made from `def` is called, and what is made from `async def` is awaited")
 

@@ -48,6 +48,18 @@ class ScheduleStep(Command, kw_only=True, gc=False):
     data: dict[str, Raw] = {}
     resolve: Callable[[], bytes] | None = None
 
+    def next_look(self) -> int:
+        """When it is to be tried again, or may have taken too long elsewhere; 0 if that is now, or never."""
+        if self.handed_over:
+            return min([time for time in (self.until, self.limit) if time], default=0)
+        return self.not_before
+
+    def set_back(self, by: int) -> None:
+        """The database's clock was set back by so much."""
+        self.not_before = max(0, self.not_before - by)
+        self.until = max(1, self.until - by) if self.until else 0
+        self.limit = max(1, self.limit - by) if self.limit else 0
+
 
 class CancelStep(Command, kw_only=True, gc=False):
     """Interrupt the attempt that executes, if any; its outcome no longer counts."""

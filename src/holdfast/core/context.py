@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from holdfast.codec import Codec
 from holdfast.core.ids import child_run_id
+from holdfast.core.unawaited import Unawaited
 from holdfast.ports import Attempt, StepTransaction
 
 
@@ -66,6 +67,7 @@ class StepContext:
         "started",
         "surroundings",
         "transaction",
+        "unawaited",
         "writes",
     )
 
@@ -82,6 +84,7 @@ class StepContext:
         self.handed_over = False
         self.children: dict[str, int] = {}
         self.transaction: StepTransaction | None = None
+        self.unawaited = Unawaited()
         self.surroundings: Any = None  # the executor's: where a step that is called plainly gets its resources
 
     def report(self, kind: str, value: Any) -> None:
@@ -124,3 +127,5 @@ class StepContext:
 
 
 current_step: ContextVar[StepContext | None] = ContextVar("holdfast_step", default=None)
+under_way: set[StepContext] = set()
+"""The attempts that execute in this process."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any, Literal
 
 from holdfast.core.limits import BoundLimit, Limit
 from holdfast.core.resources import Resource, recorded_signature
 from holdfast.durations import LONGEST, SECOND, Duration, to_us
-from holdfast.errors import DefinitionError, FatalError, RetryableError, StepTimeoutError
+from holdfast.errors import DefinitionError, FatalError, NeverAwaitedError, RetryableError, StepTimeoutError
 from holdfast.printing import show
 
+DEFAULT_APP = "holdfast"
+"""The name of the app that is there without being made: a program has no variable for it."""
 DEFAULT_QUEUE = "default"
 """What people call the queue of steps that name none, which is recorded as an empty text."""
 Errors = tuple[type[BaseException], ...]
@@ -88,7 +91,7 @@ class StepOptions:
         """Microseconds until the next attempt, or None: the failure is final."""
         if (
             (self.max_retries is not None and attempt > self.max_retries)
-            or isinstance(error, FatalError)
+            or isinstance(error, FatalError | NeverAwaitedError)
             or not isinstance(error, Exception)
         ):
             return None
@@ -153,7 +156,8 @@ class WorkflowOptions:
 
 @dataclass(frozen=True, slots=True)
 class StepDefinition:
-    """`signature` and `hints` are those of the recorded arguments, so `resources` are no part of them."""
+    """`signature` and `hints` are those of the recorded arguments, so `resources` are no part of them. `arity` is how many
+    arguments fit for sure if all are given by position. `defined_by` is the code of the module that was being executed."""
 
     name: str
     function: Callable[..., Any]
@@ -164,10 +168,13 @@ class StepDefinition:
     place: str
     resources: Mapping[str, Resource[Any]] = field(default_factory=dict)
     limits: tuple[BoundLimit, ...] = ()
+    defined_by: CodeType | None = field(default=None, compare=False, repr=False)
     signature: inspect.Signature = field(init=False)
+    arity: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "signature", recorded_signature(self.function, self.resources))
+        object.__setattr__(self, "arity", _arity(self.signature))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +192,19 @@ class WorkflowDefinition:
     raw: bool = False
     check: Callable[..., None] | None = None
     limits: tuple[BoundLimit, ...] = ()
+    defined_by: CodeType | None = field(default=None, compare=False, repr=False)
     signature: inspect.Signature = field(init=False)
+    arity: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "signature", inspect.signature(self.function))
+        object.__setattr__(self, "arity", _arity(self.signature))
+
+
+def _arity(signature: inspect.Signature) -> int:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = signature.parameters.values()
+    return len(parameters) if all(parameter.kind in positional for parameter in parameters) else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,3 +215,4 @@ class Around:
     function: Callable[..., Any]
     is_async: bool
     place: str
+    defined_by: CodeType | None = field(default=None, compare=False, repr=False)

@@ -437,6 +437,17 @@ def unnumbered(events: Iterable[E]) -> tuple[E, ...]:
     return tuple(msgspec.structs.replace(event, seq=0) for event in sorted(events, key=lambda event: event.seq))
 
 
+def published(history: Iterable[Event]) -> dict[str, bytes]:
+    """What a run was started with, or has kept with `wf.set_data`, by key."""
+    data: dict[str, bytes] = {}
+    for event in history:
+        if isinstance(event, DataSet):
+            data[event.name] = bytes(event.args)
+        elif isinstance(event, RunStarted | ContinuedAsNew | StepCompleted):
+            data |= {key: bytes(value) for key, value in event.data.items()}
+    return data
+
+
 encode: msgspec.json.Encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 

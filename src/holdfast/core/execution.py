@@ -36,6 +36,7 @@ from holdfast.core.pending import PendingChild, PendingHook, Program
 from holdfast.core.requests import Requests
 from holdfast.core.reuse import Reuse
 from holdfast.core.run_info import RunInfo
+from holdfast.core.source_lines import line_of_caller
 from holdfast.core.steps import Steps
 from holdfast.core.values import Values
 from holdfast.errors import DecodeError, RunCancelledError, WorkflowBlocked
@@ -161,7 +162,7 @@ class Execution:
         reasons += [f"request {name!r}" for name in self.requests.expected()]
         reasons += [f"child {child.child_id!r}" for child in self.children.pending.values() if child.waited]
         if (timer := self.loop.timers.next_due()) is not None:
-            reasons.append("sleep" if timer.sleep else "timeout")
+            reasons.append("sleep" if timer.sleep else "or a timeout" if reasons else "timeout")
         return ", ".join(reasons[:5]) + (f" and {len(reasons) - 5} more" if len(reasons) > 5 else "")
 
     def evict(self) -> None:
@@ -180,6 +181,14 @@ class Execution:
         hooks.clear()
         self.requests.clear()
         self.journal.take()
+
+    def block(self, what: str, line: str = "") -> WorkflowBlocked:
+        """The code does something that it must not do: the run will be set aside. To be raised in the code."""
+        line = line or line_of_caller(("asyncio",))
+        self.blocked_by = (
+            f"workflow code {what} at {line}: it is replayed, so move this into a step, then resume the run"
+        )
+        return WorkflowBlocked(self.blocked_by)
 
     # -- delivering
 
@@ -246,6 +255,7 @@ class Execution:
         first, loop = self.journal.beginning, self.loop
         if isinstance(event, ev.AttemptStarted):
             self.journal.attempt = event.attempt
+        self.journal.since = event.seq
         loop.origin = loop.now = self.time.of(event)
         loop.execution = self
         loop.on_error = self._background_error
@@ -337,6 +347,10 @@ class Execution:
         asked, line, unfit_input = code_side(self)
         self.comparison.diverged(recorded, asked, line, hint, unfit_input)
 
+    def begun_as_another(self, step: co.ScheduleStep, name: str) -> NoReturn:
+        """Another step has begun, or has ended, in the place of this one, by other code."""
+        self.comparison.diverged(f"step {name!r}, which has begun", words_of(step), step.line)
+
     # -- outcomes of earlier attempts
 
     def _reuse_outcomes(self) -> None:
@@ -388,7 +402,7 @@ class Execution:
         elif isinstance(event, ev.ClockSetBack):
             by = self.time.set_back(event)
             for step in self.steps.pending.values():
-                step.not_before = max(0, step.not_before - by)
+                step.set_back(by)
         elif isinstance(event, ev.RunEnded | ev.AttemptFailed):
             self.ended = event
 

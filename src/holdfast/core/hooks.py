@@ -14,7 +14,7 @@ from holdfast.core.comparison import Comparison
 from holdfast.core.domain_events import Scalar
 from holdfast.core.journal import Journal
 from holdfast.core.loop import Future
-from holdfast.core.pending import PendingHook
+from holdfast.core.pending import PUT_BACK, PendingHook
 from holdfast.core.reuse import Reuse
 
 
@@ -70,7 +70,16 @@ class Hooks:
     def answer(self, hook: PendingHook, event: ev.HookReceived) -> None:
         del self.pending[hook.cmd]
         self._closed(hook)
+        hook.answer = event
         hook.future.set_result(event.payload)
+
+    def put_back(self, hook: PendingHook) -> None:
+        """Whoever has asked for it doesn't wait any more: its payload, if it has got one, is for the next."""
+        event, hook.answer = hook.answer, None
+        if event is None or self._journal.loop.closed or PUT_BACK not in self._journal.beginning.flags:
+            return
+        if not self._give(event, self.pending.values()):
+            self._mailbox.setdefault((event.name, event.key), deque()).appendleft(event)
 
     def _closed(self, hook: PendingHook) -> None:
         """It is not to be answered any more. On replay that has been said, unless it was opened only now."""
@@ -94,11 +103,16 @@ class Hooks:
             self.answered.add(event.token)
         # A token is for one hook; once the run has been retried, for whichever asks for the same.
         own = self.pending.get(event.token)
-        for hook in [own] if own is not None else self.pending.values():
+        if not self._give(event, [own] if own is not None else self.pending.values()):
+            self._keep(event)
+
+    def _give(self, event: ev.HookReceived, hooks: Iterable[PendingHook]) -> bool:
+        """Whether one of these takes it: the first that waits for such a payload, and has none promised."""
+        for hook in hooks:
             if (hook.name, hook.key) == (event.name, event.key) and hook.cmd not in self._reuse.promised:
                 self.answer(hook, event)
-                return
-        self._keep(event)
+                return True
+        return False
 
     def _keep(self, event: ev.HookReceived) -> None:
         self._mailbox.setdefault((event.name, event.key), deque()).append(event)

@@ -15,13 +15,14 @@ _NOT_BEGUN = ev.RunStarted(workflow="")
 
 
 class Journal:
-    """`beginning` is the event that this history begins with, `passed` the last one that the code has seen before,
-    somewhere. `data` is what the run has published up to where its code stands. Once the code `is_live`, what it asks for
-    is carried out; before, that was done by whoever recorded the history, until `recorded_until`."""
+    """`beginning` is the event that this history begins with, `since` the one that this attempt of the run began with, and
+    `passed` the last one that the code has seen before, somewhere. `data` is what the run has published up to where its
+    code stands. Once the code `is_live`, what it asks for is carried out; before, that was done by whoever recorded the
+    history, until `recorded_until`."""
 
     __slots__ = (
         "attempt", "beginning", "data", "info", "is_live", "last_seq", "loop", "mark", "new_commands", "new_events",
-        "passed", "recorded_until",
+        "passed", "recorded_until", "since",
     )  # fmt: skip
 
     def __init__(self, info: RunInfo, loop: WorkflowLoop) -> None:
@@ -32,6 +33,7 @@ class Journal:
         """Tells this run from an earlier one of its id that was deleted or restarted. It is part of the ids that
         derive from the run's, so that it doesn't find the earlier one's children."""
         self.attempt = 1
+        self.since = 0
         self.data: dict[str, Raw] = {}
         self.passed = 0
         self.recorded_until = 0

@@ -10,6 +10,7 @@ import asyncio
 import asyncio.tasks
 import collections
 import contextlib
+import contextvars
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -53,6 +54,7 @@ class Task(asyncio.Task[T]):
 
     number: int
     shielded: int
+    context: contextvars.Context
     deferred: list[Any]
     """Messages of cancellations that the code has not seen: they count, as those do that it has, and an `asyncio.timeout`
     whose block has ended by then takes its own back. asyncio would raise it even so before Python 3.13."""
@@ -83,7 +85,7 @@ class Task(asyncio.Task[T]):
             self.get_loop().call_soon(self._cancel_deferred)
 
     def _cancel_deferred(self) -> None:
-        if self.shielded:  # the next shield keeps it
+        if self.shielded or self.done():  # the next shield keeps it; nothing is left that it could reach
             return
         deferred, self.deferred = self.deferred, []
         for message in deferred:
@@ -213,7 +215,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                     self._refusals = 0
                     asyncio.tasks._enter_task(self, task)
                     try:
-                        cast("Driver", task.get_coro()).evict()
+                        task.context.run(cast("Driver", task.get_coro()).evict)
                     finally:
                         asyncio.tasks._leave_task(self, task)
             for generator in [*self._forgotten, *(self._generators or ())]:
@@ -236,12 +238,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
         with self._entered():
             self._refusals = 0
-            driver = Driver(leave(), self)
-            try:
-                driver.send(None)
-            except BaseException:
-                return
-            driver.evict()
+            contextvars.copy_context().run(self._drive_out, Driver(leave(), self))
+
+    def _drive_out(self, driver: Driver) -> None:
+        try:
+            driver.send(None)
+        except BaseException:
+            return
+        driver.evict()
 
     # -- what asyncio calls
 
@@ -283,8 +287,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         number = task.number = self.next_number()
         task.shielded = 0
         task.deferred = []
+        task.context = contextvars.copy_context() if context is None else context
         task.__init__(  # type: ignore[misc]
-            Driver(coro, self), loop=self, name=name or f"Task-{number}", context=context
+            Driver(coro, self), loop=self, name=name or f"Task-{number}", context=task.context
         )
         # asyncio's global set of tasks would hash thousands of runs' task 1 to one bucket.
         asyncio.tasks._unregister_task(task)
@@ -315,10 +320,15 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return self.closed
 
+    def _refuse_waiting(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """What waits for the world outside would not be the same on replay: the run is set aside, whatever its code makes of
+        this."""
+        self.refuse_if_closed()
+        raise self.execution.block("uses threads, connections or processes")
+
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise WrongContextError(
-            "workflow code can't use threads, sockets, subprocesses or executors: "
-            "it is replayed, so put the work into a step and call that"
+            "the event loop of workflow code is its run's: it can't be stopped, closed or changed, and no thread reaches it"
         )
 
     def get_task_factory(self) -> None:
@@ -328,16 +338,21 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return None
 
 
-_REFUSED = (
-    "run_forever", "run_until_complete", "stop", "close", "set_debug", "call_soon_threadsafe", "run_in_executor",
-    "set_default_executor", "getaddrinfo", "getnameinfo", "create_connection", "create_server", "start_tls", "sendfile",
-    "create_unix_connection", "create_unix_server", "connect_accepted_socket", "create_datagram_endpoint",
-    "connect_read_pipe", "connect_write_pipe", "subprocess_shell", "subprocess_exec", "add_reader", "remove_reader",
-    "add_writer", "remove_writer", "sock_recv", "sock_recv_into", "sock_recvfrom", "sock_recvfrom_into", "sock_sendall",
-    "sock_sendto", "sock_connect", "sock_accept", "sock_sendfile", "add_signal_handler", "remove_signal_handler",
-    "set_task_factory", "set_exception_handler", "get_exception_handler", "shutdown_default_executor",
+_WAITING = (
+    "run_in_executor", "getaddrinfo", "getnameinfo", "create_connection", "create_server",
+    "start_tls", "sendfile", "create_unix_connection", "create_unix_server", "connect_accepted_socket",
+    "create_datagram_endpoint", "connect_read_pipe", "connect_write_pipe", "subprocess_shell", "subprocess_exec",
+    "add_reader", "remove_reader", "add_writer", "remove_writer", "sock_recv", "sock_recv_into", "sock_recvfrom",
+    "sock_recvfrom_into", "sock_sendall", "sock_sendto", "sock_connect", "sock_accept", "sock_sendfile",
 )  # fmt: skip
-for _name in _REFUSED:
+_CHANGING = (
+    "call_soon_threadsafe", "run_forever", "run_until_complete", "stop", "close", "set_debug", "set_default_executor",
+    "add_signal_handler", "remove_signal_handler", "set_task_factory", "set_exception_handler",
+    "get_exception_handler", "shutdown_default_executor",
+)  # fmt: skip
+for _name in _WAITING:
+    setattr(WorkflowLoop, _name, WorkflowLoop._refuse_waiting)
+for _name in _CHANGING:
     setattr(WorkflowLoop, _name, WorkflowLoop._refuse)
 
 

@@ -9,9 +9,12 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core.domain_events import Scalar
+from holdfast.core.events import HookReceived
 from holdfast.core.loop import Future
 
-FLAGS: tuple[str, ...] = ()
+PUT_BACK = "put-back"
+"""What was taken from a mailbox, and did not reach the code that asked for it, goes back."""
+FLAGS: tuple[str, ...] = (PUT_BACK,)
 """Changes of the core's own behaviour, recorded in each run, so that older histories replay as they were made."""
 
 
@@ -68,6 +71,7 @@ class PendingHook(msgspec.Struct):
     is_new: bool
     where: dict[str, Scalar] | None = None
     bound: bool = True
+    answer: HookReceived | None = None
 
     def __str__(self) -> str:
         if self.where is None:

@@ -25,9 +25,11 @@ class Definitions(Protocol):
     workflow_arounds: list[Around]
     start_arounds: list[Around]
     replaced: Mapping[Resource[Any], Any]
+    mocked: Mapping[str, StepDefinition]  # by tests: runs of these names are single steps
     instruments: Instruments
     hook_models: Any
     request_models: Any
+    is_strict: bool  # in tests: a workflow's result that isn't what its annotation says is a failure
     revision: int  # changes whenever something is defined
 
     def find_step(self, name: str) -> StepDefinition: ...

@@ -12,6 +12,7 @@ from holdfast.core import events as ev
 from holdfast.core.comparison import Comparison
 from holdfast.core.journal import Journal
 from holdfast.core.loop import Future
+from holdfast.core.pending import PUT_BACK
 from holdfast.errors import DefinitionError, WrongContextError
 
 
@@ -64,7 +65,11 @@ class Requests:
     def put_back(self, event: ev.RequestReceived) -> None:
         """Whatever waited for it is gone: the next one gets it."""
         del self._unanswered[event.request]
-        self._unread.setdefault(event.name, deque()).appendleft(event)
+        waiting = self.listening.get(event.name)
+        if waiting and PUT_BACK in self._journal.beginning.flags:
+            waiting.popleft().set_result(self._take(event))
+        else:
+            self._unread.setdefault(event.name, deque()).appendleft(event)
 
     def is_unanswered(self, event: ev.RequestReceived) -> bool:
         return event.request in self._unanswered

@@ -24,16 +24,15 @@ class SourceLine(NamedTuple):
         return _in_words(self.code, next(lines, None) or self.code.co_firstlineno)
 
 
-def source_line() -> SourceLine | None:
-    """The nearest line of code that is not Holdfast's or asyncio's, if any calls whoever calls this."""
-    frame: FrameType | None = sys._getframe(2)
+def source_line(frame: FrameType | None) -> SourceLine | None:
+    """The nearest line of code that is not Holdfast's or asyncio's, from this frame on outwards."""
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frame = frame.f_back
     return None if frame is None else SourceLine(frame.f_code, frame.f_lasti)
 
 
 def code_line() -> str:
-    return str(source_line() or "")
+    return str(source_line(sys._getframe(1)) or "")
 
 
 def task_lines(task: Task[Any], users_own: bool = False) -> list[str]:
@@ -92,10 +91,16 @@ def line_of_users(frames: list[FrameType], libraries: Collection[str] = ()) -> s
 
 def line_of_thread(thread: int | None, libraries: Collection[str] = ()) -> str:
     """The line of users that a thread is at."""
-    frame = sys._current_frames().get(thread or 0)
-    while (
-        frame is not None and package_of(frame) == "holdfast"
-    ):  # called by users, or called in place of what they call
+    return _line_around(sys._current_frames().get(thread or 0), libraries)
+
+
+def line_of_caller(libraries: Collection[str] = ()) -> str:
+    """The line of users that this is called from."""
+    return _line_around(sys._getframe(1), libraries)
+
+
+def _line_around(frame: FrameType | None, libraries: Collection[str]) -> str:
+    while frame is not None and package_of(frame) == "holdfast":  # called by users, or in place of what they call
         frame = frame.f_back
     return line_of_users(frames_of_users(frame), libraries) or "an unknown line"
 

@@ -55,11 +55,17 @@ class Values:
         known = self.patches.get(change)
         cause, cmd = loop.cause, f"{loop.cause}p{change}"
         if known is None:
-            ledger, edge = comparison.ledger, comparison.edge
-            been_here = cause < edge or (cause == edge and (ledger.knows(cause) or comparison.was_over))
-            known = self.patches[change] = not been_here
+            known = self.patches[change] = not self._has_been_here(cause)
             if known:
                 self._journal.record(ev.Patched, cmd, name=change)
         elif known:
             comparison.ledger.open(cause).pop(cmd, None)
         return known
+
+    def _has_been_here(self, cause: int) -> bool:
+        """What was asked for after the last event may be under way, though nothing of it is recorded."""
+        comparison, journal = self._comparison, self._journal
+        if cause != comparison.edge:
+            return cause < comparison.edge
+        is_seen = cause <= journal.passed and not journal.info.is_new
+        return is_seen or comparison.ledger.knows(cause) or comparison.was_over

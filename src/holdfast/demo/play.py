@@ -36,11 +36,18 @@ SCENARIOS: dict[str, tuple[str, Order]] = {
 
 
 class Worker:
-    """`holdfast -A holdfast.demo.orders worker`, in a process of its own."""
+    """`holdfast -A holdfast.demo.orders worker`, in a process of its own, which is made once that works: who waits for a
+    run before is told that no worker is alive."""
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-m", "holdfast", "-A", "holdfast.demo.orders", "worker", "--log-level", "error"]
         self._process = subprocess.Popen(command, env=_environment(folder), cwd=folder)
+        while all(worker.pid != self.pid for worker in app.store.workers()):
+            if self._process.poll() is not None:
+                raise ChildProcessError(
+                    f"the demo's worker ended with exit code {self._process.returncode} at its start"
+                )
+            time.sleep(0.01)
 
     @property
     def pid(self) -> int:

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from holdfast.codec import Codec
 from holdfast.core import events as ev
-from holdfast.engine.records import OutcomeMessage
+from holdfast.engine.records import OutcomeMessage, attempt_key
 from holdfast.errors import FatalError
 from holdfast.ports import Attempt, AttemptRow, EndedAttempt, Message
 
@@ -38,6 +38,7 @@ class AttemptBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     share_with: int = msgspec.field(default=0, name="company")
     at_most_once: bool = False
     trace: str = ""
+    since: int = 0
 
 
 _FIELDS = [field for field in AttemptBody.__struct_fields__ if field not in ("args", "checkpoint")]
@@ -86,7 +87,7 @@ def lost_outcome(row: AttemptRow, others: int) -> EndedAttempt:
     """What its run is told of an attempt whose worker is gone, and with it so many others."""
     body = OutcomeMessage(
         run_no=row.run_no, cmd=row.cmd, attempt=row.number, worker=row.worker or "", started=row.claimed_at or row.due,
-        token=row.token, lost=True, lost_with=others,
+        token=row.token, lost=True, lost_with=others, step=row.step,
     )  # fmt: skip
     return EndedAttempt(row.token, _told(body))
 
@@ -94,5 +95,5 @@ def lost_outcome(row: AttemptRow, others: int) -> EndedAttempt:
 def _told(body: OutcomeMessage) -> Message:
     return Message(
         run_id="", run_no=body.run_no, kind="outcome", body=msgspec.json.encode(body),
-        dedupe=f"outcome:{body.cmd}:{body.attempt}",
+        dedupe=f"outcome:{attempt_key(body.cmd, body.attempt, body.since)}",
     )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -18,7 +18,7 @@ from holdfast.engine.host import Host
 from holdfast.engine.puller import Puller, Source
 from holdfast.engine.telling import AttemptsOfOthers
 from holdfast.errors import StoreUnavailableError
-from holdfast.ports import Executor, Notifier, OnRing, OnTold, Outcome, Topic, Watch
+from holdfast.ports import Executor, Outcome
 
 GIVES_UP_AFTER = 5.0
 """Seconds in which a thread that was interrupted waits for what becomes of its attempt."""
@@ -138,6 +138,11 @@ class CarriedHost(Host):
         self._thread = threading.Thread(target=self.run, name="holdfast-carried", daemon=True)
         self._thread.start()
 
+    def _listen(self) -> str:
+        """To nobody: that would cost each of many processes a connection to the database. What it would be told it finds
+        within the second, when it looks anyway."""
+        return ""
+
     def is_over(self) -> bool:
         return self._is_ending.is_set()
 
@@ -167,29 +172,3 @@ class CarriedHost(Host):
         while not event.wait(1.0):
             if self._is_ending.is_set():
                 raise StoreUnavailableError(f"worker {self.worker_id} has ended: {self.failure or 'it was stopped'}")
-
-
-class Silent(Notifier):
-    """Tells others, and hears nothing: that would cost each of many processes a connection to the database. What it
-    would be told it finds within the second, when it looks anyway."""
-
-    def __init__(self, notifier: Notifier) -> None:
-        self._notifier = notifier
-
-    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
-        return ""
-
-    def ring(self, topic: Topic, everyone: bool = False) -> None:
-        self._notifier.ring(topic, everyone)
-
-    def tell(self, owner: str, runs: Sequence[int]) -> None:
-        self._notifier.tell(owner, runs)
-
-    def announce(self, run_ids: Iterable[str]) -> None:
-        self._notifier.announce(run_ids)
-
-    def watch(self, run_id: str) -> Watch:
-        return self._notifier.watch(run_id)
-
-    def close(self) -> None:
-        self._notifier.close()

@@ -30,6 +30,10 @@ class Elsewhere:
         """By command."""
         return {cmd: row.queue for cmd, row in self.rows.items()}
 
+    def begun(self) -> list[tuple[str, str]]:
+        """Commands, and the steps, that workers have claimed."""
+        return [(cmd, row.step) for cmd, row in self.rows.items() if row.worker is not None]
+
     def ended(self, cmd: str, token: str) -> None:
         """An outcome came, and with it the row of its attempt went."""
         row = self.rows.get(cmd)

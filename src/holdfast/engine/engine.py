@@ -9,7 +9,7 @@ and others told, only after the commit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from holdfast.core.greenlets import Greenlets
 from holdfast.engine.announcer import Announcer
@@ -21,6 +21,7 @@ from holdfast.engine.handover import HandOver
 from holdfast.engine.housekeeping import Housekeeping
 from holdfast.engine.identity import Identity
 from holdfast.engine.inflight import InFlight
+from holdfast.engine.intake import Intake
 from holdfast.engine.limits import SAFETY_NET
 from holdfast.engine.live_runs import LiveRuns
 from holdfast.engine.outbox import Outbox
@@ -30,7 +31,7 @@ from holdfast.engine.run import LiveRun, Probe
 from holdfast.engine.run_state import Shared
 from holdfast.engine.sources import Sources
 from holdfast.errors import Fenced, StoreError
-from holdfast.ports import Carrier, Change, Outcome, Store, Topic
+from holdfast.ports import Carrier, Outcome, Store, Topic
 
 logger = logging.getLogger("holdfast.engine")
 MANY = 50
@@ -54,6 +55,7 @@ class Engine:
         outbox = Outbox(env, self.announcer, self.inflight)
         shared = Shared(env.app, Greenlets(), self.guard, self.me, env.clock, env.reporter)
         self.live_runs = LiveRuns(env, shared, self.inflight, outbox)
+        self.intake = Intake(env, self.sources, self.announcer, self.live_runs)
         self.handover = HandOver(env, self.live_runs, self.inflight, outbox)
         self.committer = Committer(env, self.sources, self.announcer, self.live_runs)
         self.housekeeping = Housekeeping(env, self.sources, self.announcer, self.live_runs)
@@ -99,7 +101,7 @@ class Engine:
             self._take(arrival)
         if self.env.membership.is_registered or self._register_again():
             sources, committer = self.sources, self.committer
-            self._look_at_definitions()
+            self._unless_fenced(self.intake.look_at_definitions)
             now = self.env.store.now()
             self._do_what_is_due(now)
             if committer.has_unknown_claims:
@@ -107,9 +109,9 @@ class Engine:
             if committer.has_unknown_grants:
                 committer.find_granted()
             if sources.events.stale:
-                self._deliver_events()
+                self.intake.deliver_events()
             if sources.inbox.stale:
-                self._read_inbox()
+                self.intake.read_inbox()
             if self.probation.has_next() and not self.stopping:
                 self._probe(now)
             if self.live_runs.ready:
@@ -117,7 +119,7 @@ class Engine:
             if not self.env.backoff.is_on():
                 self._commit()
             if sources.lines.are_stale() and not self.env.backoff.is_on():
-                self._serve()
+                self._unless_fenced(committer.serve)
         return None if self.stopping and self._has_drained() else self._next_turn()
 
     def enter_thread(self) -> None:
@@ -165,7 +167,7 @@ class Engine:
         # steps take their time, it is looked at after a moment all the same.
         is_at_rest = not (self.live_runs.ready or self.inflight or sources.claims.stale)
         if sources.claims.is_due_unknown and is_at_rest and self._has_room():
-            self._can_claim()
+            self.intake.can_claim()
         pausing, busy = self.env.backoff.is_on(), self._is_busy()
         if busy and not pausing:
             return Wake(None, None, 0.0, len(self.inflight), at_once=True)
@@ -189,7 +191,7 @@ class Engine:
         elif isinstance(arrival, Hint):
             self.sources.look_at(arrival.topic)
         elif isinstance(arrival, InboxHint):
-            self._take_inbox_hint(arrival)
+            self.intake.take_hint(arrival)
         elif isinstance(arrival, Report):
             self.handover.take_report(arrival)
         elif isinstance(arrival, Stop):
@@ -230,65 +232,14 @@ class Engine:
         if len(live_runs.by_no) >= self.env.settings.max_live and live_runs.idle:
             self._make_room(now)
         if not self.stopping and sources.ticks.have_come(now) and not self.env.backoff.is_on():
-            self._tick()
+            self.intake.tick()
 
     def _make_room(self, now: int) -> None:
         """Memory is full and others wait: those that have waited longest leave at once."""
         surplus = len(self.live_runs.by_no) - self.env.settings.max_live
-        if self.sources.claims.stale and not self.stopping and self._can_claim():
+        if self.sources.claims.stale and not self.stopping and self.intake.can_claim():
             surplus += self.env.settings.claim
         self.live_runs.park_longest(surplus, now, self.committer.has_unknown_grants)
-
-    def _tick(self) -> None:
-        """Let schedules start what is due."""
-        if self.env.backoff.ask("starting what is scheduled", self.sources.ticks.fire):
-            self.sources.look_at(Topic.INBOX)  # runs that go on may have been told to end
-            self.announcer.ring_peers(Topic.INBOX)
-
-    def _take_inbox_hint(self, hint: InboxHint) -> None:
-        if hint.owner != self.me.worker:
-            return
-        here = [no for no in hint.runs if no in self.live_runs.by_no]
-        self.sources.inbox.told(here)
-        if len(here) < len(hint.runs):  # released meanwhile: another worker may have claimed it, and was not told
-            self.sources.look_at(Topic.INBOX)
-            self.announcer.ring_peers(Topic.INBOX)
-
-    def _read_inbox(self) -> None:
-        for message in self.env.backoff.ask("reading inboxes", lambda: self.sources.inbox.poll(self.me.worker)) or ():
-            live = self.live_runs.by_no.get(message.run_no)
-            if live is None or live.state.released:
-                self.sources.claims.stale = True  # it is about to be released, and can be claimed at once
-            if live is not None and live.state.inbox.add(message):
-                self.live_runs.make_ready(live)
-                if self.env.reporter.is_on:
-                    self.env.reporter.messages(live.row, [message], self.env.store.now())
-
-    def _deliver_events(self) -> None:
-        """Bring domain events to those of this app who listen: runs to start, runs that wait."""
-        topic = self.env.backoff.ask("delivering events", self.sources.events.deliver)
-        if topic is not None:
-            self.sources.look_at(topic)
-            self.announcer.ring_peers(topic)
-
-    def _look_at_definitions(self) -> None:
-        """Something may have been defined since this engine has started, in a notebook for example, or what was told of it
-        is damaged."""
-        membership, revision = self.env.membership, self.env.app.revision
-        if (revision == membership.revision and not membership.is_damaged) or self.env.backoff.is_on():
-            return
-        membership.names = sorted(self.env.app.known_names())
-        self.sources.ticks.learn(membership.names)
-        try:
-            membership.tell_definitions(self.sources.ticks.names)
-            self.sources.ticks.declare()
-            self.sources.lines.declare()
-        except Fenced:
-            self._fenced()
-        except StoreError as error:
-            self.env.backoff.failed("making known what was defined", error)
-            return
-        membership.revision, membership.is_damaged, self.sources.claims.stale = revision, False, True
 
     # -- deliver
 
@@ -347,10 +298,10 @@ class Engine:
             handover.ask_elsewhere(touched)
         changes = [(live, live.state.take_change()) for live in touched.values() if live.change]
         rich = [change for _, change in changes if not change.is_plain]
-        if self._reach_listeners(rich) or any(change.children or change.messages for change in rich):
+        if self.intake.reaches_listeners(rich) or any(change.children or change.messages for change in rich):
             claims.stale = True
         claim = self._room_for_claims()
-        if not changes and not (claim and self._can_claim()):
+        if not changes and not (claim and self.intake.can_claim()):
             handover.hand_over(touched, begins=not self.stopping)
             return
         try:
@@ -374,31 +325,18 @@ class Engine:
             claims.claimed(claim, len(committed.claimed), alone=not changes)
         self.announcer.committed(changes, committed.emitted)
 
-    def _reach_listeners(self, changes: list[Change]) -> bool:
-        """Whether runs can be claimed because of what these emit."""
-        emitting = [change for change in changes if change.signals]
-        if not emitting:
-            return False
-        return bool(self.env.backoff.ask("looking who listens", lambda: self.sources.events.reach(emitting)))
-
-    def _serve(self) -> None:
-        try:
-            self.committer.serve()
-        except Fenced:
-            self._fenced()
-
     def _room_for_claims(self) -> int:
         if not self.sources.claims.stale or not self._has_room():
             return 0
         return min(self.env.settings.claim, self.env.settings.max_live - len(self.live_runs.by_no))
 
-    def _can_claim(self) -> bool:
-        claims = self.sources.claims
-        if claims.is_sure and not self.env.membership.has_peers:
-            return True  # nobody else can have been faster
-        return bool(self.env.backoff.ask("looking for runs", lambda: claims.look(self.env.membership.names)))
-
     # -- when others took this worker for dead
+
+    def _unless_fenced(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Fenced:
+            self._fenced()
 
     def _fenced(self) -> None:
         """Others took this worker for dead. Nothing was written; begin again as a new one."""

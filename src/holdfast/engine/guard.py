@@ -148,11 +148,7 @@ class Guard:
         if not line:
             return
         what = f" ({args[0]!r})" if args and isinstance(args[0], str) else ""
-        execution.blocked_by = (
-            f"workflow code {FORBIDDEN[event]}{what} at {line}: it is replayed, so move this into a step, "
-            "then resume the run"
-        )
-        raise WorkflowBlocked(execution.blocked_by)
+        raise execution.block(f"{FORBIDDEN[event]}{what}", line)
 
     def _watch(self) -> None:
         """Count the times this thread finds the engine in the same place: where other code holds the

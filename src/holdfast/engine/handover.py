@@ -159,7 +159,7 @@ class HandOver:
             timeout=options.timeout, stall_timeout=options.stall_timeout,
             pool="process" if self._shared.me.isolates and live.steps.suspicion.covers(command) else options.pool,
             share_with=live.steps.suspicion.may_share_with(command.cmd) if options.pool != "process" else 0,
-            data=command.data, at_most_once=options.at_most_once, trace=live.options.trace,
+            data=command.data, at_most_once=options.at_most_once, trace=live.options.trace, since=live.since,
         )  # fmt: skip
 
     def _checkpoint(self, live: LiveRun, command: co.ScheduleStep) -> bytes | None:

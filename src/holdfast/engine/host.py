@@ -73,7 +73,7 @@ class Host:
         """Register, and begin to listen; then `run` may be called on a thread."""
         engine = self.engine
         install()
-        address = engine.env.notifier.listen({*engine.heeds, Topic.WATCHERS}, self.hint, self.told)
+        address = self._listen()
         try:
             engine.start(address)
         except BaseException:
@@ -87,6 +87,10 @@ class Host:
         engine.env.reporter.broadcast.look(self._say_hello)
         self._heart = threading.Thread(target=self._beat, name="holdfast-heartbeat", daemon=True)
         self._heart.start()
+
+    def _listen(self) -> str:
+        """Where others ring."""
+        return self.engine.env.notifier.listen({*self.engine.heeds, Topic.WATCHERS}, self.hint, self.told)
 
     def run(self) -> None:
         """Turn until stopped, or until the store is lost: then `failure` says so."""

@@ -15,7 +15,7 @@ from holdfast.engine.records import SlotMessage, child_message
 from holdfast.engine.run_inbox import Delivery, is_order
 from holdfast.engine.run_state import HELD, RunState, terms_of
 from holdfast.errors import DamagedHistoryError, DecodeError, UnknownNameError, WorkerLostError
-from holdfast.ports import Claimed, InboxRow, Status
+from holdfast.ports import AHEAD, Claimed, InboxRow, Status
 
 A_MOMENT = 1_000_000
 """A run that has waited longer for its first worker records when its time begins."""
@@ -58,7 +58,7 @@ class Opening:
         if gap is not None:
             raise gap
         last = next(e for e in reversed(state.history) if isinstance(e, ev.Beginning | ev.AttemptFailed))
-        begins_at = self._begins_at(last)
+        begins_at = self._begins_at(last, now)
         if begins_at > now:
             self._wait_to_begin(now, begins_at, last)
             return Needs.NOTHING
@@ -135,6 +135,7 @@ class Opening:
         info = RunInfo(
             run_id=row.id, run_no=row.no, app=row.app, parent_id=row.parent_id, root_id=row.root_id or row.id,
             secret=shared.me.secret, durable=row.durable, same_build=same_build,
+            is_new=self._is_new,
         )  # fmt: skip
         return Execution(info, program, shared.app.codec, shared.greenlets)
 
@@ -145,11 +146,22 @@ class Opening:
 
     # -- whether its time has come
 
-    def _begins_at(self, last: ev.Event) -> int:
+    def _begins_at(self, last: ev.Event, now: int) -> int:
         """When the run, or its next attempt, is to begin; 0 if it has begun."""
         if isinstance(last, ev.AttemptFailed):
-            return last.retry_at
+            return last.retry_at - self._set_back_since(last, now)
         return 0 if self._has_begun() else last.ts
+
+    def _set_back_since(self, failed: ev.AttemptFailed, now: int) -> int:
+        """By how much the clock was set back since an attempt has failed. Once that is noted, its delay counts from then."""
+        state = self._state
+        by = sum(event.by for event in state.history if isinstance(event, ev.ClockSetBack) and event.seq > failed.seq)
+        more = failed.ts - by - now
+        if more <= AHEAD:
+            return by
+        if state.row.durable:
+            state.append(ev.ClockSetBack(ts=now, by=more))
+        return by + more
 
     def _has_begun(self) -> bool:
         return any(not isinstance(e, BEFORE_THE_CODE) for e in self._state.history)

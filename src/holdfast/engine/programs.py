@@ -14,7 +14,7 @@ from holdfast.core.loop import running
 from holdfast.core.registry import Definitions
 from holdfast.core.spans import Span
 from holdfast.engine.records import RunOptions
-from holdfast.errors import ArgumentError, DecodeError, UnknownNameError
+from holdfast.errors import ArgumentError, DecodeError, EncodeError, UnknownNameError
 
 SINGLE_STEP = WorkflowOptions()
 
@@ -48,9 +48,17 @@ class WorkflowProgram:
         if definition.raw:
             return await definition.function(input)
         args, kwargs = _arguments(self._app, "workflow", definition, input)
-        if definition.is_async:
-            return await definition.function(*args, **kwargs)
-        return definition.function(*args, **kwargs)
+        made = definition.function(*args, **kwargs)
+        result = await made if definition.is_async else made
+        if self._app.is_strict:
+            self._check_result(result)
+        return result
+
+    def _check_result(self, result: Any) -> None:
+        what = f"the result of workflow {self.name!r}"
+        unfit = self._app.codec.misfit(result, self._definition.result_type, what)
+        if unfit:
+            raise EncodeError(f"{unfit}; return what the annotation says, or correct it (a worker takes it as it is)")
 
     @property
     def hook_models(self) -> Any:
@@ -116,7 +124,8 @@ def _arguments(
     """The arguments of a run. Whoever started it may not have had the code, or another one."""
     try:
         args, kwargs = app.codec.decode_call(input, definition.hints)
-        definition.signature.bind(*args, **kwargs)
+        if kwargs or len(args) != definition.arity:
+            definition.signature.bind(*args, **kwargs)
     except (DecodeError, TypeError) as error:
         why = str(error).removeprefix("arguments: ")
         form = f"{definition.name}{definition.signature}".replace("'", "")  # of annotations that are texts
@@ -128,6 +137,8 @@ Program = WorkflowProgram | StepProgram
 
 
 def program_for(app: Definitions, name: str, options: RunOptions) -> Program:
+    if name in app.mocked:
+        return StepProgram(app, name, options)
     try:
         return WorkflowProgram(app, app.find_workflow(name), options)
     except UnknownNameError:

@@ -113,6 +113,9 @@ class OutcomeMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     lost: bool = False
     lost_with: int = msgspec.field(default=0, name="company")
     thread: str = ""
+    step: str = ""  # empty if it was told by an older version
+    since: int = 0  # likewise
+    outside: bool = False  # told by whoever has the token of a step that was handed over
 
 
 class BeatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -122,6 +125,7 @@ class BeatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     cmd: str
     attempt: int
     progress: Raw = ev.NULL
+    since: int = 0
 
 
 class StreamMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -285,8 +289,13 @@ def outcome_body(outcome: Outcome, worker: str, token: str = "") -> OutcomeMessa
         data={key: Raw(value) for key, value in outcome.data.items()},
         emitted=tuple(ev.Emitted(name=name, key=key, payload=Raw(payload)) for name, key, payload in outcome.emitted),
         logs=Raw(outcome.logs) if outcome.logs is not None else ev.NULL, handed_over=outcome.handed_over,
-        thread=outcome.thread,
+        thread=outcome.thread, step=outcome.attempt.step, since=outcome.attempt.since,
     )  # fmt: skip
+
+
+def attempt_key(cmd: str, attempt: int, since: int) -> str:
+    """What tells an attempt of a step from all others of its run."""
+    return f"{cmd}:{attempt}:{since}" if since > 1 else f"{cmd}:{attempt}"
 
 
 def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "") -> Message:
@@ -294,5 +303,5 @@ def outcome_message(run_id: str, outcome: Outcome, worker: str, token: str = "")
     body = outcome_body(outcome, worker, token)
     return Message(
         run_id=run_id, kind="outcome", body=msgspec.json.encode(body),
-        dedupe=f"outcome:{body.cmd}:{body.attempt}", frees=body.cmd,
+        dedupe=f"outcome:{attempt_key(body.cmd, body.attempt, body.since)}", frees=body.cmd,
     )  # fmt: skip

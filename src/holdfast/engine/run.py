@@ -96,6 +96,11 @@ class LiveRun:
             if kind in ("checkpoint", "progress") and cmd in steps.inflight:
                 steps.reports.keep(kind, cmd, body)
 
+    @property
+    def since(self) -> int:
+        """The event that the attempt of its code began with."""
+        return 0 if self.code.execution is None else self.code.execution.journal.since
+
     def idempotency_key(self, command: co.ScheduleStep) -> str:
         """The same for every attempt of a step, also if the whole workflow is retried, and for no other step."""
         assert self.code.execution is not None
@@ -122,7 +127,7 @@ class LiveRun:
             if self.code.replay is not None and not self.code.catch_up(now, end):
                 return not self.state.released
             more = self.code.deliver_arrivals(now, end)
-            if not (more or self.state.released):
+            if not (more or self.state.released) and self.code.replay is None:
                 more = self.code.fire_timers(now, end)
             # A run that continued as new has stopped taking what arrived: there may be more.
             if self.code.replay is not None and not self.code.catch_up(now, end):

@@ -29,6 +29,7 @@ class RunCode:
         self._row = state.row
         self._change = state.change
         self._steps = state.steps
+        self._ends = state.ends
         self._shared = state.shared
         self._deliveries = state.inbox.deliveries
         self._opening = opening
@@ -44,9 +45,20 @@ class RunCode:
         self.replay = self.execution.replay(self._state.history, self._opening.seen(), self._has_time)
 
     def evict(self) -> None:
-        """Take its code out of memory."""
-        if self.execution is not None:
-            self.execution.evict()
+        """Take its code out of memory. Its clean-up may neither wait nor hold up others; nothing it does counts."""
+        if self.execution is None:
+            return
+        guard = self._shared.guard
+        guard.enter(self.execution)
+        try:
+            while True:
+                try:
+                    self.execution.evict()
+                    break
+                except WorkflowBlocked:  # thrown by the watchdog, and it arrived here instead of in the code
+                    continue
+        finally:
+            guard.leave()
 
     def catch_up(self, now: int, end: float) -> bool:
         """Whether the code is where its history ends; a run that continues as new begins again here."""
@@ -73,9 +85,13 @@ class RunCode:
         self._steps.suspicion.weigh(self._state.history, self.execution.steps.pending.values())
         self._state.history = []
         self._steps.at_hand = self._state.inbox.steps_at_hand(self._row.no)
+        elsewhere, pending = self._steps.elsewhere, self.execution.steps.pending
+        for cmd, name in elsewhere.begun():
+            if cmd in pending and pending[cmd].name != name:
+                self.execution.begun_as_another(pending[cmd], name)
         self._settle(now)
-        if self._steps.elsewhere and not self._state.released:
-            self._steps.elsewhere.drop_unasked(self.execution.steps.pending)
+        if elsewhere and not self._state.released:
+            elsewhere.drop_unasked(pending)
         return True
 
     def _has_time(self) -> bool:
@@ -122,10 +138,10 @@ class RunCode:
     def _take_outcome(self, outcome: Outcome, now: int) -> None:
         assert self.execution is not None
         step = self.execution.steps.pending.get(outcome.attempt.cmd)
-        if step is not None and (completed := self._steps.take_success(outcome, step, now)) is not None:
+        if step is not None and (completed := self._ends.take_success(outcome, step, now)) is not None:
             self._deliver(completed, now)
         else:
-            self.take_all(self._steps.take(outcome, step, now), now)
+            self.take_all(self._ends.take(outcome, step, now), now)
 
     def take_all(self, events: Iterator[ev.Event], now: int) -> None:
         """What happens to a step, or to the run: the code sees it, or it is only noted."""
@@ -179,7 +195,7 @@ class RunCode:
         while not self._state.released and self.replay is None and (cmd := self._steps.pop_due(now)):
             step = execution.steps.pending.get(cmd)
             if step is not None and step.handed_over:
-                self.take_all(self._steps.look_for_end(step, now), now)
+                self.take_all(self._ends.look_for_end(step, now), now)
             elif step is not None:
                 step.not_before = 0
                 self._schedule(step, now)
@@ -248,7 +264,7 @@ class RunCode:
         if isinstance(command, co.ScheduleStep):
             if command.handed_over:
                 self._steps.drop_outdated(command)
-                self._steps.await_end(command)
+                self._ends.await_end(command)
             elif command.not_before > now or command.started:
                 # One that had started may turn out to be lost: its failure, and all that the code asks for then, has to
                 # come after the commands that are carried out now.
@@ -290,7 +306,7 @@ class RunCode:
         assert self.execution is not None
         self._steps.elsewhere.drop_all()
         self._state.begin_generation(end)
-        self.execution.evict()
+        self.evict()
         self.execution = None
         if not leaving.obey(self._state, now):
             self.start()

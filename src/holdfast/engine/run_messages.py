@@ -72,9 +72,11 @@ def _about_a_step(
         return
     elif isinstance(body, StreamMessage):
         state.change.streamed.append(NewItem(body.cmd, body.attempt, body.ts, bytes(body.item), body.place))
-    elif step is None:
-        return
-    elif isinstance(body, BeatMessage):
-        yield from steps.beat(body, step, now)
-    else:  # its engine had lost the run when it arrived
-        yield from steps.take_message(body, step, now)
+    elif step is not None:
+        is_wanted = body.since in (0, execution.journal.since)
+        if isinstance(body, OutcomeMessage):  # its engine had lost the run when it arrived
+            if is_wanted and body.step not in ("", step.name) and not body.lost:
+                execution.begun_as_another(step, body.step)
+            yield from state.ends.take_message(body, step, is_wanted, now)
+        elif is_wanted:
+            yield from state.ends.beat(body, step, now)

@@ -38,6 +38,7 @@ from holdfast.engine.records import (
 )
 from holdfast.engine.reporting import Reporter
 from holdfast.engine.run_inbox import RunInbox
+from holdfast.engine.step_ends import StepEnds
 from holdfast.engine.steps import StepBook
 from holdfast.engine.termination import children_left
 from holdfast.errors import UnknownNameError
@@ -95,7 +96,7 @@ class RunState:
     change that is to be committed."""
 
     __slots__ = (
-        "change", "history", "inbox", "options", "released", "row", "shared", "shown", "steps", "terms",
+        "change", "ends", "history", "inbox", "options", "released", "row", "shared", "shown", "steps", "terms",
     )  # fmt: skip
 
     def __init__(self, claimed: Claimed, options: RunOptions, shared: Shared) -> None:
@@ -105,7 +106,8 @@ class RunState:
         self.options = options
         self.change = PendingChange(row.no, max(row.base_seq + len(claimed.payloads) - 1, row.end_seq))
         slots = Slots(row, claimed.slots, shared.me, shared.app.codec, self.change)
-        self.steps = StepBook(row, shared.app, shared.me, shared.clock, self.change, slots, claimed.attempts)
+        self.steps = StepBook(row, shared.app, shared.me, self.change, slots, claimed.attempts)
+        self.ends = StepEnds(self.steps, shared.app.codec, shared.clock)
         self.inbox = RunInbox(claimed.messages)
         self.history: list[ev.AnyEvent] = []
         self.shown: str = row.status

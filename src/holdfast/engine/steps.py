@@ -1,4 +1,4 @@
-"""The steps of a run in memory: when each is handed over, and what becomes of its attempts.
+"""The steps of a run in memory, and when each is handed over. What the end of an attempt means is in `step_ends.py`.
 
 What happens to a step is told as events, one at a time: whoever asks appends each, or delivers it to the code, before it
 asks for the next, as what comes next may depend on that.
@@ -14,29 +14,20 @@ from msgspec import Raw
 
 from holdfast.core import commands as co
 from holdfast.core import events as ev
-from holdfast.core.definitions import StepOptions
 from holdfast.core.registry import Definitions
-from holdfast.durations import in_words
 from holdfast.engine import failures
 from holdfast.engine.change import PendingChange
 from holdfast.engine.elsewhere import Elsewhere
 from holdfast.engine.identity import Identity
 from holdfast.engine.limits import Slots
-from holdfast.engine.records import BeatMessage, OutcomeMessage, outcome_body
 from holdfast.engine.step_reports import StepReports
 from holdfast.engine.step_rules import StepRules
 from holdfast.engine.suspicion import Suspicion
-from holdfast.errors import StepTimeoutError, TransformError, UnknownNameError, ValueCodecError, WorkerLostError
-from holdfast.ports import Attempt, AttemptRow, Clock, Outcome, RunRow
+from holdfast.errors import UnknownNameError, WorkerLostError
+from holdfast.ports import Attempt, AttemptRow, Outcome, RunRow
 
 AGAIN = 500_000
 """Microseconds until an attempt that was not allowed to begin is handed over once more."""
-
-
-def _silent_until(options: StepOptions, now: int) -> int:
-    """When a step that was handed over has to be heard of. Half as long again, so that not every sign of life has to be
-    recorded."""
-    return 0 if options.stall_timeout is None else now + options.stall_timeout * 3 // 2
 
 
 class StepBook:
@@ -48,17 +39,15 @@ class StepBook:
         row: RunRow,
         app: Definitions,
         me: Identity,
-        clock: Clock,
         change: PendingChange,
         slots: Slots,
         elsewhere: Iterable[AttemptRow] = (),
     ) -> None:
-        self._row = row
+        self.row = row
         self._app = app
         self._codec = app.codec
-        self._me = me
-        self._clock = clock
-        self._change = change
+        self.me = me
+        self.change = change
         self.rules = StepRules(app, me)
         self.slots = slots
         self.suspicion = Suspicion(row, me, self.rules, change)
@@ -86,7 +75,7 @@ class StepBook:
             definition = self._app.find_step(command.name)
         except UnknownNameError:
             return False
-        options, here = definition.options, self._me.queues
+        options, here = definition.options, self.me.queues
         if definition.limits or options.at_most_once or not (here is None or options.queue in here):
             return False
         self.to_schedule[cmd] = command
@@ -99,7 +88,7 @@ class StepBook:
             return
         asked_for = self.elsewhere.rows.get(cmd)
         if asked_for is not None:
-            if asked_for.number == command.attempt:
+            if asked_for.number == command.attempt and asked_for.step == command.name:
                 return
             self.drop(cmd)
         is_here = self.rules.queue_elsewhere(command) is None
@@ -107,19 +96,19 @@ class StepBook:
         if is_announced:
             if command.started and cmd in suspicion.not_handed_over:
                 # That was committed, and not known: the commit seemed to have failed.
-                yield ev.StepWithdrawn(**self._about(command, now))
+                yield ev.StepWithdrawn(**self.about(command, now))
             suspicion.not_handed_over.discard(cmd)
             if command.started and suspicion.may_still_end(command):
                 self.look_again(cmd, now + AGAIN)
                 return
             if command.started:
                 suspicion.lost_with_worker(cmd)
-                yield from self._count_loss(command, now, 0)
+                yield from self.count_loss(command, now, 0)
                 return
         if not self._may_begin(command):
             return
         if is_here and is_announced:  # else whoever claims it says so
-            yield ev.StepStarted(**self._about(command, now))
+            yield ev.StepStarted(**self.about(command, now))
             suspicion.announced_here[cmd] = command
         (self.to_schedule if is_here else self.elsewhere.to_ask)[cmd] = command
 
@@ -165,7 +154,7 @@ class StepBook:
     def _take_back(self, cmd: str, now: int) -> None:
         command = self.suspicion.announced_here.pop(cmd, None)
         if command is not None:
-            self._change.append(ev.StepWithdrawn(**self._about(command, now)))
+            self.change.append(ev.StepWithdrawn(**self.about(command, now)))
 
     def forget_unscheduled(self) -> None:
         self.to_schedule.clear()
@@ -173,8 +162,8 @@ class StepBook:
 
     def started(self, command: co.ScheduleStep, started: int) -> Iterator[ev.StepOutcome]:
         """A step that takes its time is shown as started."""
-        if not command.started and self._row.durable:
-            yield ev.StepStarted(**self._about(command, started), started=started)
+        if not command.started and self.row.durable:
+            yield ev.StepStarted(**self.about(command, started), started=started)
 
     # -- what is looked at later
 
@@ -191,120 +180,12 @@ class StepBook:
         return ""
 
     def clock_was_set_back(self, pending: Mapping[str, co.ScheduleStep]) -> None:
-        self.later = [(pending[cmd].not_before, cmd) for _, cmd in self.later if cmd in pending]
+        self.later = [(pending[cmd].next_look(), cmd) for _, cmd in self.later if cmd in pending]
         heapq.heapify(self.later)
 
-    # -- from the executor to the code
+    # -- an attempt that has failed, or is lost
 
-    def take_success(self, outcome: Outcome, command: co.ScheduleStep, now: int) -> ev.StepCompleted | None:
-        """The short way of nearly every outcome: a result, and nothing to be done beside it. None if there is more to it."""
-        attempt = outcome.attempt
-        cmd = attempt.cmd
-        if (
-            outcome.result is None or outcome.error is not None or outcome.cancelled or outcome.lost
-            or outcome.handed_over or outcome.data or outcome.emitted or outcome.logs is not None
-            or self.suspicion.cautious or self.suspicion.announced_here or self.reports.kept or self.at_hand or self.slots
-            or self.inflight.get(cmd) is not attempt
-        ):  # fmt: skip
-            return None
-        del self.inflight[cmd]
-        self.unconfirmed.append(outcome)
-        command.attempt = attempt.number
-        return ev.StepCompleted(
-            ts=now, cmd=cmd, cause=command.cause, name=command.name, args=command.args, attempt=attempt.number,
-            worker=self._me.worker, started=outcome.started, undoes=command.undoes, result=Raw(outcome.result),
-            thread=outcome.thread,
-        )  # fmt: skip
-
-    def take(self, outcome: Outcome, command: co.ScheduleStep | None, now: int) -> Iterator[ev.StepOutcome]:
-        """An outcome from the executor of this process; `command` is what asked for it, if anything still does."""
-        cmd = outcome.attempt.cmd
-        was_at_hand = cmd in self.at_hand
-        self.at_hand.discard(cmd)
-        if self.inflight.get(cmd) is not outcome.attempt:  # another one was asked for since
-            if was_at_hand and command is not None and cmd not in self.inflight and command.not_before <= now:
-                yield from self.schedule(command, now)  # which had been left until this was here
-            return
-        del self.inflight[cmd]
-        announced = self.suspicion.announced_here.pop(cmd, None)
-        if command is None:
-            return
-        if outcome.cancelled:  # it was not begun: this worker could not tell whether the others think it alive
-            if announced is not None:
-                yield ev.StepWithdrawn(**self._about(announced, now))
-            self.look_again(cmd, now + AGAIN)
-            return
-        self.unconfirmed.append(outcome)
-        yield from self._end(command, outcome_body(outcome, self._me.worker), outcome.error, now)
-
-    def take_message(self, body: OutcomeMessage, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
-        """An outcome from the inbox: its engine had lost the run when it arrived."""
-        cmd = body.cmd
-        was_at_hand = cmd in self.at_hand
-        self.at_hand.discard(cmd)
-        self.elsewhere.ended(cmd, body.token)
-        has_failed = bytes(body.error) != b"null"
-        is_tried_again = cmd in self.inflight or cmd in self.elsewhere.rows
-        if (has_failed or body.lost or body.handed_over) and (body.attempt != command.attempt or is_tried_again):
-            if was_at_hand:
-                yield from self.schedule(command, now)
-            return  # this failure is history
-        self.drop(cmd)
-        if body.token:
-            self.reports.are_in_store(cmd)
-        yield from self._end(command, body, self._codec.decode_error(body.error) if has_failed else None, now)
-
-    def _end(
-        self, command: co.ScheduleStep, told: OutcomeMessage, error: BaseException | None, now: int
-    ) -> Iterator[ev.StepOutcome]:
-        """What an attempt's end means for its step. `error` is the one that it failed with."""
-        if told.logs != ev.NULL and self._row.durable:  # beside the history, for nothing of it is replayed
-            self._change.attributes.append(("logs", f"{told.attempt}:{command.cmd}", bytes(told.logs)))
-        if self.reports.kept:
-            self.reports.forget(command.cmd, has_ended=error is None and not told.lost)
-        command.attempt = told.attempt
-        if self.slots and not (told.lost or told.handed_over):
-            self.slots.give_back(command.cmd)
-        if told.lost:
-            if told.lost_with:
-                self.suspicion.lost_with_others(command.cmd, told.lost_with)
-            yield from self._count_loss(command, now, told.started, told.lost_with, told.worker)
-        elif error is not None:
-            yield from self._failed(command, told, error, now)
-        elif told.handed_over:
-            yield from self._handed_over(command, told, now)
-        else:
-            self.suspicion.progressed()
-            yield ev.StepCompleted(
-                ts=now, cmd=command.cmd, cause=command.cause, name=command.name, args=command.args,
-                attempt=command.attempt, worker=told.worker, started=told.started, undoes=command.undoes,
-                result=told.result, data=told.data, emitted=told.emitted, thread=told.thread,
-            )  # fmt: skip
-
-    def _failed(
-        self, command: co.ScheduleStep, told: OutcomeMessage, error: BaseException, now: int
-    ) -> Iterator[ev.StepOutcome]:
-        options = self.rules.options(command)
-        delay = None
-        if not isinstance(error, ValueCodecError) or isinstance(error, TransformError):
-            delay = options.retry_delay(error, command.attempt, self._clock.random())
-        if delay is not None and told.retry_after is not None:
-            delay = told.retry_after
-        within, began = options.retry_within, command.began or told.started
-        if delay is None or (within is not None and now + delay > began + within):
-            self.suspicion.progressed()
-            yield self._failure(command, now, told.started, told.error, error, told.worker, told.thread)
-            return
-        retrying = ev.StepRetrying(
-            **self._about(command, now, told.worker), started=told.started, error=told.error, retry_at=now + delay,
-            thread=told.thread,
-        )  # fmt: skip
-        yield retrying
-        attempts = None if options.max_retries is None else options.max_retries + 1
-        failures.step_retried(self._row, self._codec, retrying, attempts)
-        self.look_again(command.cmd, retrying.retry_at)
-
-    def _failure(
+    def failure(
         self,
         command: co.ScheduleStep,
         now: int,
@@ -314,79 +195,30 @@ class StepBook:
         worker: str = "",
         thread: str = "",
     ) -> ev.StepFailed:
-        failed = ev.StepFailed(**self._about(command, now, worker), started=started, error=encoded, thread=thread)
-        failures.step_failed(self._row, self._codec, failed, error)
+        failed = ev.StepFailed(**self.about(command, now, worker), started=started, error=encoded, thread=thread)
+        failures.step_failed(self.row, self._codec, failed, error)
         return failed
 
-    def _count_loss(
+    def count_loss(
         self, command: co.ScheduleStep, now: int, started: int, others: int = 0, worker: str = ""
     ) -> Iterator[ev.StepOutcome]:
-        yield ev.StepLost(**self._about(command, now, worker), started=started, company=others)
+        yield ev.StepLost(**self.about(command, now, worker), started=started, company=others)
         problem = self.suspicion.why_not_again(command)
         if problem:
             if self.slots:
                 self.slots.give_back(command.cmd)
-            error = WorkerLostError(f"step {command.name!r} of run {self._row.id} {problem}")
-            yield self._failure(command, now, started, Raw(self._codec.encode_error(error)), error)
+            error = WorkerLostError(f"step {command.name!r} of run {self.row.id} {problem}")
+            yield self.failure(command, now, started, Raw(self._codec.encode_error(error)), error)
         else:
-            failures.step_lost(self._row, command)
+            failures.step_lost(self.row, command)
             yield from self.schedule(command, now)
 
-    def _about(self, command: co.ScheduleStep, now: int, worker: str = "") -> dict[str, Any]:
+    def about(self, command: co.ScheduleStep, now: int, worker: str = "") -> dict[str, Any]:
         """`worker` is who has executed it, if that is another one."""
         return {
             "ts": now, "cmd": command.cmd, "cause": command.cause, "name": command.name, "args": command.args,
-            "attempt": command.attempt, "worker": worker or self._me.worker, "undoes": command.undoes,
+            "attempt": command.attempt, "worker": worker or self.me.worker, "undoes": command.undoes,
         }  # fmt: skip
-
-    # -- steps that were handed over
-
-    def _handed_over(self, command: co.ScheduleStep, told: OutcomeMessage, now: int) -> Iterator[ev.StepOutcome]:
-        options = self.rules.options(command)
-        limit = 0 if options.timeout is None else told.started + options.timeout
-        self.suspicion.progressed()
-        yield ev.StepHandedOver(
-            **self._about(command, now), started=told.started, until=_silent_until(options, now), limit=limit
-        )
-        self.await_end(command)
-
-    def await_end(self, command: co.ScheduleStep) -> None:
-        """Look at it when its time may be over."""
-        times = [time for time in (command.until, command.limit) if time]
-        if times:
-            self.look_again(command.cmd, min(times))
-
-    def look_for_end(self, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
-        """Whether a step that was handed over has taken too long."""
-        times = [time for time in (command.until, command.limit) if time]
-        if not times or min(times) > now:
-            self.await_end(command)
-            return
-        options = self.rules.options(command)
-        if command.limit and command.limit <= now:
-            what = f"took longer than its timeout of {in_words(options.timeout or 0)}, elsewhere"
-        else:
-            what = f"gave no sign of life for {in_words(options.stall_timeout or 0)}, elsewhere"
-        error = StepTimeoutError(f"step {command.name!r} of run {self._row.id} {what}")
-        told = OutcomeMessage(
-            run_no=self._row.no, cmd=command.cmd, attempt=command.attempt, worker="", started=command.began,
-            error=Raw(self._codec.encode_error(error)),
-        )  # fmt: skip
-        yield from self._end(command, told, error, now)
-
-    def beat(self, body: BeatMessage, command: co.ScheduleStep, now: int) -> Iterator[ev.StepOutcome]:
-        """It lives, elsewhere. That is recorded now and then: often enough that whoever reads it waits long enough."""
-        if bytes(body.progress) != b"null":
-            self.reports.keep("progress", body.cmd, bytes(body.progress))
-        options = self.rules.options(command)
-        if not command.handed_over or command.attempt != body.attempt or options.stall_timeout is None:
-            return
-        if now + options.stall_timeout > command.until:
-            until = _silent_until(options, now)
-            yield ev.StepHandedOver(
-                **self._about(command, now), started=command.began, until=until, limit=command.limit
-            )
-            self.await_end(command)
 
     # -- what is not committed yet
 

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.codec import Codec
 from holdfast.codec.exceptions import check_harmless, message_of, type_name
-from holdfast.core.context import StepContext
+from holdfast.core.context import StepContext, under_way
 from holdfast.core.definitions import StepDefinition
 from holdfast.errors import EncodeError, FatalError, RetryableError, StepError, WrongContextError
 from holdfast.executors.surroundings import Surroundings
@@ -96,22 +96,30 @@ class Runner:
             transaction.rollback()
 
     def _run(self, definition: StepDefinition, context: StepContext) -> Outcome:
+        under_way.add(context)
         try:
             result = self._surroundings.execute(definition, context)
         except BaseException as error:  # whatever a step raises is its outcome, and never the worker's
             return self.failed(context, error)
+        finally:
+            under_way.discard(context)
         return self.succeeded(definition, context, result)
 
     async def arun(self, definition: StepDefinition, context: StepContext) -> Outcome:
         """Execute an attempt of an async step on the running loop, in the current context."""
+        under_way.add(context)
         try:
             result = await self._surroundings.aexecute(definition, context)
         except BaseException as error:
             return self.failed(context, error)
+        finally:
+            under_way.discard(context)
         return self.succeeded(definition, context, result)
 
     def succeeded(self, definition: StepDefinition, context: StepContext, result: Any) -> Outcome:
         attempt = context.attempt
+        if context.unawaited:
+            return self.failed(context, context.unawaited.error())
         if context.handed_over:
             return self._handed_over(context)
         try:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.api.client import Client
 from holdfast.api.handles import Run
-from holdfast.api.selection import Action, act_on, act_on_page, applicable
+from holdfast.api.selection import Acted, Action, act_on, act_on_page, applicable
 from holdfast.app import App
 from holdfast.monitor.run_lists import RunLists, counted_of
 from holdfast.monitor.source import COUNTED, Source
@@ -164,7 +164,9 @@ def carry_out_for_many(source: Source, lists: RunLists, name: Action, body: byte
         if len(order.ids) > SELECTED:
             raise Refusal(f"at most {SELECTED} runs can be named; give a filter")
         ids = order.ids or lists.run_ids_of_failure(order.q, order.fingerprint)
-        acted = act_on(client, name, [source.row(run_id) for run_id in ids], order.reason)
+        rows = [row for row in map(source.find, ids) if row is not None]  # others may have deleted some meanwhile
+        acted = act_on(client, name, rows, order.reason)
+        acted = Acted(acted.done, acted.skipped + len(ids) - len(rows))
     else:
         if order.upto is None:
             raise Refusal("`upto` is missing: ask first how many runs there are, which says it")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,15 +17,18 @@ import msgspec
 from msgspec.structs import replace
 from starlette.concurrency import run_in_threadpool
 
-from holdfast.errors import HoldfastError, StoreError
-from holdfast.monitor.source import COUNTED, Source
-from holdfast.ports import RunQuery, RunRow, Status
+from holdfast.errors import HoldfastError, StoreError, StoreLostError
+from holdfast.monitor.source import COUNTED, HOOKS_SHOWN, Source
+from holdfast.ports import FINAL, RunQuery, RunRow, Status
 
 logger = logging.getLogger("holdfast.monitor")
 INTERVAL = 0.7
+REST = 5
+"""So many times as long as a look took the store is left alone, where that is longer."""
 STILL_THERE = 15.0
 """Seconds after which a silent stream says that it is one."""
 REMEMBERED = 1_000
+PLACES = 100
 
 
 def _state(row: RunRow) -> tuple[Any, ...]:
@@ -53,7 +57,7 @@ class Versions:
         if what == "schedules":
             return [(row.name, row.revision, row.is_active, row.next_at) for row in store.schedules()]
         if what == "hooks":
-            return [_state(row) for row in store.runs(RunQuery(statuses=[Status.WAITING], limit=500))]
+            return [_state(row) for row in self._source.that_may_ask(after, HOOKS_SHOWN)]
         query = self._source.query_of(filter)
         query.since, query.until = None, None  # they move with the clock, and only the runs matter
         rows = store.runs(replace(query, after=after, limit=limit))
@@ -65,7 +69,18 @@ class Versions:
         children = store.runs(RunQuery(parent=run_id, limit=100))
         last = self._last_event(row)
         beside = [store.attributes(run_id, key) for key in ("progress", "logs")]
-        return _state(row), last, [_state(child) for child in children], beside, store.orders(run_id)
+        told = [_state(each) for each in (row, *children)]
+        return told, last, beside, store.orders(run_id), self._around(row)
+
+    def _around(self, row: RunRow) -> Any:
+        """What else makes a run wait: who is alive, where its steps are, its places in lines, and that it is due."""
+        if row.status in FINAL:
+            return None
+        store, now = self._source.store, self._source.store.now()
+        alive = sorted(worker.id for worker in store.workers() if worker.lease_until >= now)
+        elsewhere = [(each.cmd, each.number, each.worker) for each in store.attempts(row.id)]
+        places = [(each.limit, each.key, each.place) for each in store.places(row.id, PLACES)] if row.limited else []
+        return alive, elsewhere, places, row.wake_at is not None and row.wake_at <= now
 
     def _last_event(self, row: RunRow) -> int:
         """Its number. Histories only grow, so no more is read than came since the last time."""
@@ -83,11 +98,17 @@ class _Numbered(msgspec.Struct):
     seq: int
 
 
+def pause_after(took: float) -> float:
+    """How many seconds to wait after a look that took so many: among very many runs one may take long."""
+    return max(INTERVAL, REST * took)
+
+
 class Topic:
     """One thing that is looked at, and its version."""
 
-    def __init__(self, ask: Callable[[], str]) -> None:
+    def __init__(self, ask: Callable[[], str], failed: Callable[[StoreError], None]) -> None:
         self._ask = ask
+        self._failed = failed
         self.version = ""
         self.listeners = 0
         self.over = False
@@ -96,10 +117,12 @@ class Topic:
 
     async def poll(self) -> None:
         while True:
+            begun = time.monotonic()
             try:
                 version = await run_in_threadpool(self._ask)
             except StoreError as error:
                 logger.warning("the store can't be read: %s", error)
+                self._failed(error)
                 version = "unreachable"
             except HoldfastError:  # the run was deleted
                 version = "gone"
@@ -107,7 +130,7 @@ class Topic:
                 self.version = version
                 self._moved.set()
                 self._moved = asyncio.Event()
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(pause_after(time.monotonic() - begun))
 
     async def after(self, seen: str) -> str:
         """The version, once it is another one than `seen`; nothing if nobody will tell any more."""
@@ -123,17 +146,18 @@ class Topic:
 
 
 class Changes:
-    """Streams of versions."""
+    """Streams of versions. `lost` is why the store can't be read ever again by this process."""
 
     def __init__(self, source: Source) -> None:
         self.versions = Versions(source)
+        self.lost: StoreLostError | None = None
         self._topics: dict[tuple[Any, ...], Topic] = {}
 
     async def follow(self, key: tuple[Any, ...], seen: str) -> AsyncIterator[str | None]:
         """Each version after `seen`; None if there was none for a while."""
         topic = self._topics.get(key)
         if topic is None:
-            topic = self._topics[key] = Topic(lambda: self.versions.of(*key))
+            topic = self._topics[key] = Topic(lambda: self.versions.of(*key), self.failed)
             topic.task = asyncio.create_task(topic.poll())
         topic.listeners += 1
         try:
@@ -152,6 +176,11 @@ class Changes:
             if topic.listeners == 0 and topic.task is not None:
                 topic.task.cancel()
                 self._topics.pop(key, None)
+
+    def failed(self, error: Exception) -> None:
+        """The store could not be read, here or elsewhere."""
+        if isinstance(error, StoreLostError):
+            self.lost = error
 
     def end(self) -> None:
         """Let all streams end, so that a server that stops has nothing to wait for. Browsers come back by themselves."""

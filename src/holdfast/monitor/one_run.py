@@ -24,8 +24,8 @@ from holdfast.views.statuses import statuses_of
 from holdfast.views.steps import StepView, steps_of
 from holdfast.views.summaries import event_summary, log_summaries, step_summary
 from holdfast.views.timeline import lanes_of, timeline_of
-from holdfast.views.times import iso
-from holdfast.views.trace import TraceNode
+from holdfast.views.times import iso, marking, unmarked
+from holdfast.views.trace import TraceNode, trace_summary
 
 EVENTS_PER_PAGE = 500
 FOLLOWERS = 100
@@ -34,6 +34,7 @@ FOLDED = 12
 """More neighbours of one name are one row, until somebody opens it."""
 STEPS_SHOWN = 200
 CHILDREN_SHOWN = 500
+PROCESS_SHOWN = 200
 LONG = 65_536
 """A longer input or result is read by those who look at it."""
 NODES_SHOWN = 400
@@ -72,7 +73,9 @@ class OneRun:
     ) -> dict[str, Any]:
         now = store.now()
         reader, known = self.source.reader, self.source.definitions
-        facts = read_details(store, row, reader, known.max_attempts(), events, steps, STEPS_SHOWN, most_bytes)
+        with marking():
+            facts = read_details(store, row, reader, known.max_attempts(), events, steps, STEPS_SHOWN, most_bytes)
+        facts["why"] |= {"marked": facts["why"]["text"], "text": unmarked(facts["why"]["text"], now)}
         for hook in facts["hooks"]:
             hook["schema"] = hook_schema(known.hook_models, hook["name"])
         return {
@@ -130,7 +133,8 @@ class OneRun:
             above.append({"id": parent.id, "workflow": parent.workflow, "status": parent.status})
             row = parent
         trace = self.source.app.client.reader.trace(run_id)
-        return {"tree": tree, "above": above[::-1], "process": _trace(trace) if _has_events(trace) else None}
+        process = trace_summary(trace, PROCESS_SHOWN) if _has_events(trace) else None
+        return {"tree": tree, "above": above[::-1], "process": process}
 
     def tree(self, run_id: str) -> dict[str, Any]:
         self.source.row(run_id)
@@ -222,12 +226,3 @@ def _timeline(events: Sequence[ev.AnyEvent], row: RunRow, now: int, steps: Seque
 
 def _has_events(node: TraceNode) -> bool:
     return node.kind != "run" or any(_has_events(child) for child in node.children)
-
-
-def _trace(node: TraceNode) -> dict[str, Any]:
-    return {
-        "kind": node.kind, "id": node.id, "name": node.name, "app": node.app, "status": node.status,
-        "at": None if node.at is None else node.at.isoformat(),
-        "ended_at": None if node.ended_at is None else node.ended_at.isoformat(),
-        "children": [_trace(child) for child in node.children[:200]],
-    }  # fmt: skip

@@ -61,7 +61,8 @@ READING: dict[str, tuple[str, list[Parameter], dict[str, Any]]] = {
     "workflow": ("one of them, with a grid of steps and runs", [NAME], {"name": TEXT, "grid": OBJECT}),
     "workers": ("workers and queues", [], {"workers": LIST, "queues": LIST}),
     "schedules": ("schedules", [], {"schedules": LIST}),
-    "hooks": ("hooks that wait for an answer", [], {"hooks": LIST}),
+    "findings": ("what keeps runs from going on", [], {"findings": LIST, "more": NUMBER}),
+    "hooks": ("a page of hooks that wait for an answer", [AFTER], {"hooks": LIST, "after": MAYBE_NUMBER, "version": TEXT}),
 }  # fmt: skip
 RUN = {"id": TEXT}
 ACTIONS: dict[str, tuple[str, dict[str, Any], list[str]]] = {

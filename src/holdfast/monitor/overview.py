@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +14,19 @@ from holdfast.api.forms import hook_schema
 from holdfast.core import events as ev
 from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.registry import is_own
-from holdfast.monitor.source import COUNTED, LOOKED_AT, Source
+from holdfast.monitor.source import COUNTED, HOOKS_SHOWN, LOOKED_AT, Source
 from holdfast.ports import RunQuery, RunRow, Status
-from holdfast.views.invocations import invocation_summary, read_invocations, read_steps, split_filter
+from holdfast.views.findings import Finding, findings_of, glance_at
+from holdfast.views.invocations import KNOWN_OF_STEPS, invocation_summary, read_invocations, read_steps, split_filter
 from holdfast.views.lanes import quantile, step_grid, worker_lanes
 from holdfast.views.summaries import hook_summaries, schedule_summary, worker_summary
 from holdfast.views.times import SECOND, iso
 from holdfast.views.waits import open_hooks
 
-HOOKS_SHOWN = 200
 LAST_RUNS = 24
+OF_EACH = 100
+"""So many runs of each workflow say how it goes."""
+FINDINGS = 5
 GRID_RUNS = 30
 HOOK_EVENTS = (
     "RunStarted", "ContinuedAsNew", "AttemptStarted", "HookOpened", "HookReceived", "OutcomeReused", "TimerFired",
@@ -39,22 +43,19 @@ class Overview:
         return {"app": self.source.app.name, "store": self.source.store.url, "now": iso(self.source.store.now())}
 
     def workflows(self) -> dict[str, Any]:
-        """What can be started, with what the last runs say of each."""
+        """What can be started, with what the last runs of each say of it."""
         store = self.source.store
-        rows = store.runs(RunQuery(limit=LOOKED_AT))
-        by_name: dict[str, list[RunRow]] = {name: [] for name in self.source.definitions.startable_names()}
-        for worker in store.workers():
-            for name in worker.names:
-                by_name.setdefault(name, [])
-        for row in rows:
-            by_name.setdefault(row.workflow, []).append(row)
+        names = dict.fromkeys(self.source.definitions.startable_names())
+        names |= dict.fromkeys(name for worker in store.workers() for name in worker.names)
+        names |= dict.fromkeys(row.workflow for row in store.runs(RunQuery(limit=LOOKED_AT)))
         steps = self.source.definitions.max_attempts()
+        by_name = {name: store.runs(RunQuery(workflow=name, limit=OF_EACH)) for name in names if not name.endswith("*")}
         found = [
             workflow_summary(name, rows, name in steps)
             for name, rows in by_name.items()
             if rows or not (is_own(name) or name in steps)
         ]
-        return {"workflows": found, "looked_at": len(rows), "all": len(rows) < LOOKED_AT}
+        return {"workflows": found, "looked_at": OF_EACH}
 
     def workflow(self, name: str) -> dict[str, Any]:
         """One of them: what its last runs say, and a grid of their steps."""
@@ -69,6 +70,14 @@ class Overview:
             "builds": dict(builds),
             "now": iso(self.source.store.now()),
         }
+
+    def findings(self) -> dict[str, Any]:
+        """What keeps runs from going on, as `holdfast doctor` tells it; nothing as long as there are none to go on."""
+        seen = glance_at(self.source.store)
+        running = self.source.store.runs(RunQuery(statuses=[Status.RUNNING], limit=1))
+        idle = not (seen.unfinished or seen.stuck or running)
+        found = [each for each in findings_of(seen) if each.level == "bad" and each.check != "runs" and not idle]
+        return {"findings": [_finding(each) for each in found[:FINDINGS]], "more": max(0, len(found) - FINDINGS)}
 
     def workers(self) -> dict[str, Any]:
         store = self.source.store
@@ -95,14 +104,12 @@ class Overview:
             "now": iso(store.now()),
         }
 
-    def hooks(self) -> dict[str, Any]:
-        """Hooks that people can answer, the newest first."""
+    def hooks(self, after: int | None = None) -> dict[str, Any]:
+        """Hooks that people can answer, the newest first: those of a page of runs, which may have none."""
         store = self.source.store
         now = store.now()
-        waiting = [
-            row for row in store.runs(RunQuery(statuses=[Status.WAITING], limit=LOOKED_AT)) if "hook" in row.reason
-        ]
-        shown = waiting[:HOOKS_SHOWN]
+        rows = self.source.that_may_ask(after, HOOKS_SHOWN + 1)
+        shown = rows[:HOOKS_SHOWN]
         histories = store.histories([row.no for row in shown], HOOK_EVENTS)
         found: list[dict[str, Any]] = []
         for row in shown:
@@ -116,11 +123,11 @@ class Overview:
                         "until": iso(hook.expires), "schema": hook_schema(self.source.definitions.hook_models, hook.name),
                     }
                 )  # fmt: skip
-        return {"hooks": found, "now": iso(now), "left_out": max(0, len(waiting) - HOOKS_SHOWN)}
+        return {"hooks": found, "now": iso(now), "after": shown[-1].no if len(rows) > HOOKS_SHOWN else None}
 
     def invocations(self, filter: str, run_id: str, after: str | None, limit: int) -> dict[str, Any]:
         wanted, rest = split_filter(filter)
-        query = self.source.query_of(rest)
+        query = self.source.query_of(rest, KNOWN_OF_STEPS)
         now = self.source.store.now()
         page = read_invocations(self.source.store, self.source.row(run_id) if run_id else query, wanted, after, limit)
         return {
@@ -149,6 +156,11 @@ class Overview:
                 {"worker": id, "spans": [], "host": known[id].host, "alive": known[id].lease_until >= now}
             )
         return {**found, "since": iso(since), "seconds": seconds, "now": iso(now), "looked_at": len(rows)}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    command = f"holdfast -A module {shlex.join(finding.command)}" if finding.command else ""
+    return {"check": finding.check, "text": finding.text, "remedy": finding.remedy, "command": command}
 
 
 def workflow_summary(name: str, rows: Sequence[RunRow], is_step: bool) -> dict[str, Any]:

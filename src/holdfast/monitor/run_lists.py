@@ -9,15 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.monitor.source import COUNTED, Source
-from holdfast.ports import FINAL, RunQuery, RunRow, Status
-from holdfast.views.failures import FailureGroup, group_summary, read_failures
+from holdfast.ports import RunQuery, RunRow
+from holdfast.views.failures import FAILURES_LOOKED_AT, FailureGroup, group_summary, read_failures
 from holdfast.views.summaries import run_summary
-from holdfast.views.times import SECOND, iso
-from holdfast.views.why import why
+from holdfast.views.times import SECOND, iso, marking, unmarked
+from holdfast.views.why import doing
 
 MANY_NAMES = 50
 """So many workflows that share the beginning of a name are counted each by itself."""
-FAILURES_LOOKED_AT = 1_000
 DATA_SHOWN = 5
 SHORT = 200
 """Longer data is not shown in a list of runs."""
@@ -39,8 +38,7 @@ class RunLists:
         return {
             "now": iso(now),
             "runs": [
-                {**run_summary(row, now), "doing": doing(row, now), "data": self._data(data.get(row.no, {}))}
-                for row in shown
+                {**run_summary(row, now), **_doing(row, now), "data": self._data(data.get(row.no, {}))} for row in shown
             ],
             "after": shown[-1].no if len(rows) > limit else None,
         }
@@ -80,7 +78,6 @@ class RunLists:
     def failures(self, filter: str) -> dict[str, Any]:
         groups = self._groups(filter)
         count = sum(len(group.run_ids) for group in groups)
-        groups.sort(key=lambda group: -len(group.run_ids))
         return {
             "groups": [group_summary(group) for group in groups], "count": count, "all": count < FAILURES_LOOKED_AT,
             "now": iso(self.source.store.now()),
@@ -90,13 +87,13 @@ class RunLists:
         return next((group.run_ids for group in self._groups(filter) if group.fingerprint == fingerprint), [])
 
     def _groups(self, filter: str) -> list[FailureGroup]:
-        query = replace(self.source.query_of(filter), limit=FAILURES_LOOKED_AT)
-        return read_failures(self.source.store, query, self.source.reader)
+        return read_failures(self.source.store, self.source.query_of(filter), self.source.reader)
 
 
-def doing(row: RunRow, now: int) -> str:
-    """What a run waits for, in words, from its row alone."""
-    return "" if row.status == Status.RUNNING or row.status in FINAL else why(row, now).text
+def _doing(row: RunRow, now: int) -> dict[str, str]:
+    with marking():
+        text = doing(row, now)
+    return {"doing": unmarked(text, now), "marked": text}
 
 
 def counted_of(query: RunQuery) -> int:

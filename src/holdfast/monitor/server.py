@@ -25,7 +25,7 @@ from holdfast.monitor.one_run import EVENTS_PER_PAGE, OneRun
 from holdfast.monitor.openapi import described
 from holdfast.monitor.overview import Overview
 from holdfast.monitor.run_lists import RunLists
-from holdfast.monitor.safety import BODY_LIMIT, LOCKED, Authorize, Guard, TokenCheck, is_forged, refused, who_may
+from holdfast.monitor.safety import BODY_LIMIT, Authorize, Guard, TokenCheck, is_forged, locked, refused, who_may
 from holdfast.monitor.source import Source
 from holdfast.telemetry.metrics import CONTENT_TYPE
 from holdfast.views.gauges import store_gauges
@@ -96,7 +96,9 @@ def monitor(
         "views": lambda request: site.lists.views(),
         "failures": lambda request: site.lists.failures(_filter(request)),
         "workflow": site.workflow,
-        **{name: site.listing(name) for name in LISTS[1:]},
+        "hooks": site.hooks,
+        "findings": lambda request: site.overview.findings(),
+        **{name: site.listing(name) for name in ("workflows", "workers", "schedules")},
     }
     routes = [
         Route("/health", site.health),
@@ -168,7 +170,7 @@ class Site:
                 return refused(
                     401, "this needs the monitor's token: open the address that `holdfast monitor` has printed"
                 )
-            return await _answer(lambda: ask(request))
+            return await self._answer(lambda: ask(request))
 
         return handle
 
@@ -187,6 +189,11 @@ class Site:
         run_id = _id(request)
         version = self.streams.versions.of(f"run:{run_id}")
         return {**self.one_run.run(run_id), "version": version}
+
+    def hooks(self, request: Request) -> dict[str, Any]:
+        after = _number(request, "after")
+        version = self.streams.versions.of("hooks", after=after)
+        return {**self.overview.hooks(after), "version": version}
 
     def listing(self, name: str) -> Ask:
         def ask(request: Request) -> dict[str, Any]:
@@ -223,8 +230,17 @@ class Site:
 
     async def health(self, request: Request) -> Response:
         """For probes: whether the store answers. Says nothing else, as nobody has to show a token."""
-        answer = await _answer(lambda: {"ok": self._app.store.now() > 0 and self._app.store.workers() is not None})
+        answer = await self._answer(lambda: {"ok": self._app.store.now() > 0 and self._app.store.workers() is not None})
         return answer if answer.status_code == 200 else refused(503, "the store can't be reached")
+
+    async def _answer(self, ask: Callable[[], Any]) -> Response:
+        try:
+            found = await run_in_threadpool(ask)
+        except (e.HoldfastError, Refusal) as error:
+            self.streams.failed(error)
+            status = next(status for kind, status in _STATUS if isinstance(error, kind))
+            return refused(status, str(error))
+        return Response(msgspec.json.encode(found), media_type="application/json")
 
     # -- changes
 
@@ -255,7 +271,8 @@ class Site:
         if await who_may(self._authorize, request, "view") is None:
             return refused(401, "this needs the monitor's token, as `Authorization: Bearer`")
         text = await run_in_threadpool(store_gauges(self._app.store).render)
-        return Response(text, media_type=CONTENT_TYPE)
+        # What can't be read is left out; without all of it this has failed.
+        return Response(text, media_type=CONTENT_TYPE) if text.strip() else await self.health(request)
 
     # -- acting
 
@@ -296,7 +313,7 @@ class Site:
         except Refusal as error:
             return refused(413, str(error))
         by = by or f"the monitor, from {request.client.host if request.client else 'somewhere'}"
-        answer = await _answer(lambda: carry(self._app, name, body, by[:200]))
+        answer = await self._answer(lambda: carry(self._app, name, body, by[:200]))
         if answer.status_code == 200:
             logger.info("%s by %s: %s", name, by, body[:200])
         return answer
@@ -312,7 +329,7 @@ class Site:
             body = await _read_body(request, IMPORT_LIMIT)
         except Refusal as error:
             return refused(413, str(error))
-        return await _answer(lambda: self.one_run.imported(body))
+        return await self._answer(lambda: self.one_run.imported(body))
 
     # -- pages
 
@@ -322,7 +339,7 @@ class Site:
     async def page(self, request: Request) -> Response:
         """All pages are one file: what it shows is in its address."""
         if await who_may(self._authorize, request, "view") is None:
-            return HTMLResponse(LOCKED, 401)
+            return locked(request, asks=isinstance(self._authorize, TokenCheck))
         base = html.escape(request.scope.get("root_path", "") + "/", quote=True)
         text = (STATIC / "index.html").read_text().replace("{base}", base)
         return HTMLResponse(text)
@@ -338,12 +355,3 @@ async def _read_body(request: Request, limit: int) -> bytes:
     except ClientDisconnect:
         raise Refusal("the body was cut off") from None
     return bytes(body)
-
-
-async def _answer(ask: Callable[[], Any]) -> Response:
-    try:
-        found = await run_in_threadpool(ask)
-    except (e.HoldfastError, Refusal) as error:
-        status = next(status for kind, status in _STATUS if isinstance(error, kind))
-        return refused(status, str(error))
-    return Response(msgspec.json.encode(found), media_type="application/json")

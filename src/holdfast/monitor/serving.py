@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast.app import App
-from holdfast.errors import ArgumentError
+from holdfast.errors import ArgumentError, StoreLostError
 from holdfast.monitor.changes import Changes
 from holdfast.monitor.safety import from_this_machine, is_loopback
 from holdfast.monitor.server import monitor
@@ -38,7 +38,15 @@ class Serving(uvicorn.Server):
         self.url = f"http://{shown}:{self.socket.getsockname()[1]}{way_in}"
 
     def serve_until_stopped(self) -> None:
+        """Or until the store is lost, as a worker does: once it is started again it sees the files that are there now."""
         self.run(sockets=[self.socket])
+
+    @property
+    def lost(self) -> StoreLostError | None:
+        return self._streams.lost
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self.lost is not None
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         self._streams.end()

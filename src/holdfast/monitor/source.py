@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from holdfast.app import App
 from holdfast.core.events import AnyEvent
 from holdfast.errors import RunNotFoundError
-from holdfast.ports import Query, RunQuery, RunRow
+from holdfast.ports import Query, RunQuery, RunRow, Status
 from holdfast.registry import Registry
-from holdfast.views.filters import parse_filter
+from holdfast.views.filters import KNOWN, parse_filter
 from holdfast.views.reading import Histories
 from holdfast.views.redaction import Redact, RedactingReader
 from holdfast.views.steps import StepView
@@ -17,6 +17,10 @@ from holdfast.views.values import PlainReader
 
 COUNTED = 10_001
 LOOKED_AT = 2_000
+HOOKS_SHOWN = 200
+"""So many runs that may wait for hooks are a page."""
+MAY_ASK = ("hook ", " more")
+"""What is said of runs that may wait for a hook: one that waits for much names only some of it."""
 
 
 class Source:
@@ -24,7 +28,9 @@ class Source:
 
     def __init__(self, app: App, redact: Redact | None = None) -> None:
         self.app = app
-        self.reader = PlainReader(app.codec) if redact is None else RedactingReader(app.codec, redact)
+        self.reader = (
+            PlainReader(app.codec, marks=True) if redact is None else RedactingReader(app.codec, redact, marks=True)
+        )
         self._histories = Histories()
 
     @property
@@ -35,11 +41,18 @@ class Source:
     def definitions(self) -> Registry:
         return self.app.definitions
 
-    def query_of(self, filter: str) -> RunQuery:
-        return parse_filter(filter, self.store.now(), self.app.codec.encode)
+    def query_of(self, filter: str, known: str = KNOWN) -> RunQuery:
+        return parse_filter(filter, self.store.now(), self.app.codec.encode, known)
+
+    def that_may_ask(self, after: int | None, limit: int) -> Sequence[RunRow]:
+        """Runs that may wait for hooks, the newest first."""
+        return self.store.runs(RunQuery(statuses=[Status.WAITING], reasons=MAY_ASK, after=after, limit=limit))
+
+    def find(self, run_id: str) -> RunRow | None:
+        return self.store.get(run_id) if "\0" not in run_id else None
 
     def row(self, run_id: str) -> RunRow:
-        row = self.store.get(run_id) if "\0" not in run_id else None
+        row = self.find(run_id)
         if row is None:
             raise RunNotFoundError(f"there is no run {run_id!r}; it may have been deleted", run_id=run_id)
         return row

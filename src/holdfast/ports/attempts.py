@@ -112,4 +112,5 @@ class AttemptStore(AttemptQuery, Protocol):
         """Attempts whose worker is gone, by token."""
 
     def unclaimed(self, queues: Sequence[str], before: int, limit: int) -> list[AttemptRow]:
-        """Attempts in these queues that nobody has claimed although they were due before `before`, oldest first."""
+        """Attempts in these queues that nobody has claimed although they were due before `before`, oldest first; up to
+        `limit` of each step in each queue."""

@@ -12,7 +12,8 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     """One try of a step, as an executor gets it. If it gets a process, up to `share_with` others may share that. `trace` is
     the `traceparent` that its run goes on from; `sent_at` is set if an observer wants to know how long it waits. The number
     `streams_as` tells what it streams from what other executions of the step do; so many items it has `said`, counted
-    where it executes."""
+    where it executes. `since` is the event that the attempt of its run began with: in each, commands may have the same
+    ids."""
 
     token: int
     run_no: int
@@ -40,6 +41,7 @@ class Attempt(msgspec.Struct, kw_only=True, gc=False):
     at_most_once: bool = False
     trace: str = ""
     sent_at: int = 0
+    since: int = 0
 
 
 class Outcome(msgspec.Struct, kw_only=True):

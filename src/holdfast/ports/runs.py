@@ -132,7 +132,8 @@ class DataSpan(msgspec.Struct, kw_only=True, frozen=True):
 class RunQuery(msgspec.Struct, kw_only=True):
     """A page of runs, newest first. `after` is the `no` of the last one of the page before. A `workflow` that ends in
     `*` is the beginning of a name; `since` and `until` are about when a run was created.
-    Of `data` runs have published what equals these encoded values, and what lies in `spans`."""
+    Of `data` runs have published what equals these encoded values, and what lies in `spans`. Of `reasons` one at least is
+    a part of what is said of why a run waits."""
 
     statuses: Sequence[str] = ()
     workflow: str | None = None
@@ -145,6 +146,7 @@ class RunQuery(msgspec.Struct, kw_only=True):
     owner: str | None = None
     schedule: str | None = None
     forked_from: str | None = None
+    reasons: Sequence[str] = ()
     after: int | None = None
     limit: int = 100
 

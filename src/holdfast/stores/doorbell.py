@@ -12,8 +12,10 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
@@ -31,9 +33,50 @@ _TOLD_AT_ONCE = 90  # numbers that fit into what is received at once, however lo
 _CLEAR_EVERY = 60.0
 _PROBES = 200
 """How many bells of others are tried at a time, in case their processes have died."""
+_SPARE = 2
+"""How many bells are kept for those who wait next. More would be left behind by processes that are killed."""
+_KNOWN_FOR = 0.05
+"""Seconds for which the engines that were rung are told more without being looked up: whoever starts a run mostly waits for
+it at once."""
 
 
+_TOLD, _NOBODY, _NO_ROOM = "told", "nobody is there", "no room"
+"""What comes of sending something."""
 _TOPICS = {topic.encode(): topic for topic in Topic}
+
+
+class Bell:
+    """A socket beside the file. In a process that was forked from the one that has hung it, it is the parent's."""
+
+    __slots__ = ("_path", "_pid", "name", "socket")
+
+    def __init__(self, folder: str, name: str) -> None:
+        self.name = name
+        self._path = os.path.join(folder, name)
+        self._pid = os.getpid()
+        self.socket = _socket()
+        try:
+            with _reachable(folder, name) as address:
+                self.socket.bind(address)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def is_ours(self) -> bool:
+        return self._pid == os.getpid()
+
+    def drain(self) -> None:
+        """Forget what it was rung for."""
+        self.socket.settimeout(0)
+        with contextlib.suppress(BlockingIOError):
+            while self.socket.recv(64):
+                pass
+
+    def take_down(self) -> None:
+        self.socket.close()
+        if self.is_ours():
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
 
 
 class Doorbell(Notifier):
@@ -46,12 +89,14 @@ class Doorbell(Notifier):
         self._out: socket.socket | None = None
         self._is_closed = False
         self._next_clearing = 0.0
-        self._in: socket.socket | None = None
-        self._name = ""
+        self._in: Bell | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._watchers: dict[str, dict[str, float]] = {}
         self._recent: OrderedDict[str, int] = OrderedDict()
+        self._spare: list[Bell] = []
+        self._known: tuple[float, list[str]] = (0.0, [])
+        weakref.finalize(self, _take_down_all, self._spare)
         gate.attend(self)
 
     # -- forks
@@ -61,9 +106,10 @@ class Doorbell(Notifier):
 
     def after_fork(self) -> list[str]:
         """The bell is the parent's, and so is the thread that listens to it."""
-        for inherited in (self._out, self._in):
+        for inherited in (self._out, None if self._in is None else self._in.socket):
             if inherited is not None:
                 inherited.close()
+        _take_down_all(self._spare)
         self._out = self._in = self._thread = None
         self._lock = threading.Lock()
         self._watchers.clear()
@@ -74,31 +120,37 @@ class Doorbell(Notifier):
     def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
         self.clear_stale()
         try:
-            self._in, self._name = self.hang()
+            self._in = self.hang()
         except OSError as error:
             logger.warning("no bell can be hung in %s (%s): starts are found by the sweep", self._folder, error)
             return ""
         self._thread = threading.Thread(
-            target=self._receive, args=(self._in, topics, on_ring, on_told), name="holdfast-bell", daemon=True
+            target=self._receive, args=(self._in.socket, topics, on_ring, on_told), name="holdfast-bell", daemon=True
         )
         self._thread.start()
-        return self._name
+        return self._in.name
 
-    def hang(self) -> tuple[socket.socket, str]:
-        """A bell of one's own, and its name."""
-        bell, name = _socket(), self._prefix + secrets.token_hex(4)
+    def hang(self) -> Bell:
+        """A bell of one's own."""
+        return Bell(self._folder, self._prefix + secrets.token_hex(4))
+
+    def borrow(self) -> Bell:
+        """A bell for somebody who waits."""
         try:
-            with _reachable(self._folder, name) as address:
-                bell.bind(address)
-        except BaseException:
-            bell.close()
-            raise
-        return bell, name
+            bell = self._spare.pop()
+        except IndexError:
+            return self.hang()
+        bell.drain()
+        return bell
 
-    def take_down(self, bell: socket.socket, name: str) -> None:
-        bell.close()
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self._folder, name))
+    def give_back(self, bell: Bell) -> None:
+        """Keep it for the next who waits, unless it could be left behind: children of multiprocessing end all of a sudden."""
+        if len(self._spare) >= _SPARE or not bell.is_ours() or _is_child_of_multiprocessing():
+            bell.take_down()
+            return
+        self._spare.append(bell)
+        if self._is_closed:  # before that, or right now
+            _take_down_all(self._spare)
 
     def clear_stale(self) -> None:
         """Remove the bells of processes that died: by whoever comes next, now and then, and some at a time."""
@@ -183,80 +235,100 @@ class Doorbell(Notifier):
         return self._tell_workers(data, False, WorkerKind.ENGINE)
 
     def _tell_workers(self, data: bytes, everyone: bool, kind: str) -> bool:
+        """Whether there was somebody to tell, and nobody had no room for it."""
+        is_usual, now = kind == WorkerKind.ENGINE and not everyone, time.monotonic()
+        until, names = self._known
+        if is_usual and now < until and {self._send(name, data) for name in names} == {_TOLD}:
+            return True
         try:
             names = self._store.addresses(everyone, kind)
         except StoreError:  # the sweep will find what this ring would have told
             return False
-        for name in names:
-            self._send(name, data)
-        return bool(names)
+        if is_usual:
+            self._known = (now + _KNOWN_FOR if names else 0.0, names)
+        told = [self._send(name, data) for name in names]
+        return bool(told) and _NO_ROOM not in told
 
-    def _send(self, name: str, data: bytes) -> None:
-        with contextlib.suppress(OSError), _reachable(self._folder, name) as address:
-            with self._lock:
-                if self._out is None:
-                    if self._is_closed:
-                        return
-                    self._out = _socket()
-                out = self._out
-            out.sendto(data, socket.MSG_DONTWAIT, address)
+    def _send(self, name: str, data: bytes) -> str:
+        try:
+            with _reachable(self._folder, name) as address:
+                with self._lock:
+                    if self._out is None:
+                        if self._is_closed:
+                            return _NOBODY
+                        self._out = _socket()
+                    out = self._out
+                out.sendto(data, socket.MSG_DONTWAIT, address)
+        except BlockingIOError:
+            return _NO_ROOM
+        except OSError:
+            return _NOBODY
+        return _TOLD
 
     def watch(self, run_id: str) -> Watch:
         return _SocketWatch(self, run_id)
 
     def close(self) -> None:
         if self._in is not None:
-            self._send(self._name, b"stop")
+            self._send(self._in.name, b"stop")
             if self._thread is not None:
                 self._thread.join(1)
-            self.take_down(self._in, self._name)
+            self._in.take_down()
             self._in = None
         with self._lock:
             self._is_closed = True
             out, self._out = self._out, None
         if out is not None:
             out.close()
+        _take_down_all(self._spare)
 
 
 class _SocketWatch(Watch):
-    def __init__(self, bell: Doorbell, run_id: str) -> None:
-        self._bell = bell
-        self._in: socket.socket | None = None
+    def __init__(self, doorbell: Doorbell, run_id: str) -> None:
+        self._doorbell = doorbell
+        self._bell: Bell | None = None
         self._told = False
         self._rung_at: int | None = None  # a ring has ended the watch
-        bell.clear_stale()
+        self._was_rung = True  # else its file may be gone, and nobody will ever ring it
+        doorbell.clear_stale()
         with contextlib.suppress(OSError):  # without a bell of its own it looks more often
-            self._in, self._name = bell.hang()
-            self._message = b"\0".join((b"watch", run_id.encode(), os.fsencode(self._name), b""))
+            self._bell = doorbell.borrow()
+            self._message = b"\0".join((b"watch", run_id.encode(), os.fsencode(self._bell.name), b""))
             self._told = self._tell(time.monotonic_ns())
 
     def _tell(self, since: int) -> bool:
         """Ask for a ring, also for what was announced since then: the clock is one for all processes."""
-        return self._bell.tell_engines(self._message + str(since).encode())
+        return self._doorbell.tell_engines(self._message + str(since).encode())
 
     def wait(self, timeout: float) -> bool:
         if self._rung_at is not None:
             self._told, self._rung_at = self._tell(self._rung_at), None
-        # While there is no engine yet, nobody will ring.
+        # While there is no engine yet, or it has not heard of this, nobody will ring.
         timeout = max(timeout if self._told else min(timeout, 0.05), 0.001)
-        if self._in is None:
+        if self._bell is None:
             time.sleep(timeout)
             return False
-        self._in.settimeout(timeout)
+        self._bell.socket.settimeout(timeout)
         try:
-            self._in.recv(64)
+            self._bell.socket.recv(64)
         except TimeoutError:
             self._told = self._tell(time.monotonic_ns())  # there may be other engines by now
+            self._was_rung = False
             return False
         except OSError:
             return False
         # Most who are rung need no other ring, so it is asked for only when they wait again.
         self._rung_at = time.monotonic_ns()
+        self._was_rung = True
         return True
 
     def close(self) -> None:
-        if self._in is not None:
-            self._bell.take_down(self._in, self._name)
+        if self._bell is None:
+            return
+        if self._was_rung:
+            self._doorbell.give_back(self._bell)
+        else:
+            self._bell.take_down()
 
 
 class Intercom(Notifier):
@@ -305,6 +377,17 @@ class _IntercomWatch(Watch):
 
     def close(self) -> None:
         return None
+
+
+def _take_down_all(bells: list[Bell]) -> None:
+    while bells:
+        with contextlib.suppress(IndexError):  # another thread was faster
+            bells.pop().take_down()
+
+
+def _is_child_of_multiprocessing() -> bool:
+    found = sys.modules.get("multiprocessing")
+    return found is not None and found.parent_process() is not None
 
 
 def _socket() -> socket.socket:

@@ -24,6 +24,8 @@ SLOT = (
     "asked_at",
 )  # fmt: skip
 INBOX = ("run", "kind", "control", "body", "ts")
+NO_MORE_LINES = json.dumps([])
+"""The `rest` of whoever stands in its last line."""
 
 
 class Waiting(msgspec.Struct, gc=False):
@@ -148,14 +150,13 @@ class Limits(Tables):
         freed: list[Line] = []
         holders = [holder(change.no, cmd) for change in changes for cmd in change.gives_back]
         if holders:
-            freed += db.execute(self._q["give_back"], {"holders": self._array(holders)}).fetchall()
+            freed += self._take_out(db, "give_back", holders=self._array(holders))
         over = [change.no for change in changes if change.keeps is not None and not change.keeps]
         if over:
-            freed += db.execute(self._q["give_all_back"], {"nos": self._array(over)}).fetchall()
+            freed += self._take_out(db, "give_all_back", nos=self._array(over))
         for change in changes:
             if change.keeps:
-                kept = {"run": change.no, "kept": self._array(change.keeps)}
-                freed += db.execute(self._q["give_others_back"], kept).fetchall()
+                freed += self._take_out(db, "give_others_back", run=change.no, kept=self._array(change.keeps))
         app, now, rows = self.database.app, self.database.now(), []
         for change in changes:
             for ask in change.asks:
@@ -166,11 +167,21 @@ class Limits(Tables):
                 )  # fmt: skip
         for sql, values in self._dialect.insert("slots", SLOT, rows):
             db.execute(f"{sql} ON CONFLICT DO NOTHING", values)  # nobody may know that it was asked for already
-        return [(lim, key) for lim, key in freed]
+        return freed
 
     def free(self, db: Any, no: int, cmd: str) -> list[Line]:
-        found = db.execute(self._q["give_back"], {"holders": self._array([holder(no, cmd)])}).fetchall()
-        return [(lim, key) for lim, key in found]
+        return self._take_out(db, "give_back", holders=self._array([holder(no, cmd)]))
+
+    def _take_out(self, db: Any, query: str, **parameters: Any) -> list[Line]:
+        """Where another transaction has just let one of these go on to its next line, the statement waits for it, and takes
+        out the row that it knew. Only the next statement sees the one in the next line."""
+        freed: list[Line] = []
+        may_be_more = True
+        while may_be_more:
+            found = db.execute(self._q[query], parameters).fetchall()
+            freed += [(lim, key) for lim, key, _ in found]
+            may_be_more = any(rest != NO_MORE_LINES for *_, rest in found)
+        return freed
 
     # -- whose turn it is
 

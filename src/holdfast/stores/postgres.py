@@ -98,6 +98,8 @@ class PostgresDatabase(SqlDatabase):
     def _borrow(self) -> contextlib.AbstractContextManager[psycopg.Connection[Any]]:
         if self._connections.leave_to_the_parent(self.lives.here):
             self.lives.here = {}
+        if isinstance(self.clock, ServerClock) and self.clock.is_doubtful():
+            self.ask_the_time()
         return self._connections.borrow()
 
     @contextlib.contextmanager
@@ -151,10 +153,10 @@ class PostgresDatabase(SqlDatabase):
 
     def ask_the_time(self) -> None:
         if isinstance(self.clock, ServerClock):
-            with self.read() as db:
-                before = self.clock.local.now()
-                (told,) = db.execute(self.q["database_time"]).fetchone()
-                self.clock.set(before, told, self.clock.local.now())
+            with self.errors(), self._connections.borrow() as connection:
+                before = self.clock.steady()
+                found: Any = self._connections.db(connection).execute(self.q["database_time"]).fetchone()
+                self.clock.set(before, found[0], self.clock.steady())
 
     # -- errors
 

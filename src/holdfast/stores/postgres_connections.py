@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,8 @@ from holdfast.stores.joining import qualified
 POOL = 10
 LONGEST_WAIT = 10.0
 """Seconds for a connection, for a lock."""
+WHERE = ("host", "hostaddr", "port", "dbname", "service")
+"""Options of an address that say which database it is, as its beginning may: two that differ are shown differently."""
 _of_the_parent: list[Any] = []
 
 Pool = ConnectionPool[psycopg.Connection[Any]]
@@ -44,7 +47,8 @@ class Connections:
             raise StoreUnavailableError(f"?pool={size}: give the number of connections a process may open, 2 or more")
         self.size = int(size)
         place = f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
-        self.shown = f"postgresql://{place}?schema={self.schema}"
+        where = "".join(f"{''.join(option)}&" for option in given if option[0] in WHERE)
+        self.shown = f"postgresql://{place}?{where}schema={self.schema}"
         rest = "&".join("".join(option) for option in given if option[0] not in mine)  # as it is: it is the driver's
         self._conninfo = urlunsplit(parts._replace(query=rest))
         pooler = mine.get("pooler", "session")
@@ -62,6 +66,8 @@ class Connections:
             self._options = self._for_steps = {**options, "prepare_threshold": None}
         self._pools: dict[str, Pool] = {}
         self._lock = threading.Lock()
+        self._places = threading.Semaphore(self.size)
+        self._here = threading.local()
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -90,9 +96,25 @@ class Connections:
     def borrow_for_step(self) -> Iterator[psycopg.Connection[Any]]:
         """With the settings of the role and the address: a step looks for its tables where it always does. The store's
         own connections are others, so that steps that take long don't keep its worker from committing."""
-        with self._pool("steps", self._for_steps).connection() as connection:
+        pool = self._pool("steps", self._for_steps)  # first: after a fork the places are others too
+        with self._place(), pool.connection() as connection:
             connection.row_factory = tuple_row  # whatever the step before wanted
             yield connection
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
+        """Where other steps of this process have all connections, they are waited for as long as that takes: a worker may
+        have more threads than connections, and how long a step may take is said by the step. One that wants a second
+        connection doesn't wait like that: it could be for itself."""
+        if getattr(self._here, "has_place", False):
+            yield
+            return
+        with self._places:
+            self._here.has_place = True
+            try:
+                yield
+            finally:
+                self._here.has_place = False
 
     def _pool(self, name: str, options: dict[str, Any]) -> Pool:
         pool = self._pools.get(name)
@@ -107,7 +129,7 @@ class Connections:
                 self._pools[name] = ConnectionPool(
                     self._conninfo, kwargs={"autocommit": True, **options}, min_size=1, max_size=self.size,
                     timeout=LONGEST_WAIT, configure=adapt, name=f"holdfast-{name}", num_workers=1, open=True,
-                    reconnect_timeout=LONGEST_WAIT,
+                    reconnect_timeout=LONGEST_WAIT, check=self._check,
                 )  # fmt: skip
             return self._pools[name]
 
@@ -117,7 +139,21 @@ class Connections:
             return False
         _of_the_parent.extend([self._pools, *more])
         self._pools, self._pid = {}, os.getpid()
+        self._places, self._here = threading.Semaphore(self.size), threading.local()
         return True
+
+    def _check(self, connection: psycopg.Connection[Any]) -> None:
+        """One that the server has closed while nobody used it is not given to anybody. That is seen without asking the
+        server: there is something to read, and then the end."""
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        try:
+            while poll.poll(0):
+                connection.pgconn.consume_input()
+        except psycopg.OperationalError:
+            connection.close()
+            self.drop_broken()
+            raise
 
     def drop_broken(self) -> None:
         """A server that restarts breaks all connections, not only the one that was in use."""

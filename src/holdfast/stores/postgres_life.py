@@ -16,6 +16,9 @@ from holdfast.stores.lives import Lives
 if TYPE_CHECKING:
     from holdfast.stores.postgres import PostgresDatabase
 
+DISAGREEMENT = 1_000_000
+"""By how many microseconds the time of day and the steady clock may come apart until the database is asked."""
+
 
 def key_of(schema: str, name: str) -> int:
     """The key of an advisory lock. Those are the whole database's, so it contains the schema."""
@@ -100,14 +103,27 @@ class ServerLives(Lives[LifeLock]):
 
 
 class ServerClock:
-    """The database's time without asking for it: this machine's, and by how much that is wrong."""
+    """The database's time without asking for it: as it was told, and what has passed since then on this machine's steady
+    clock. If the machine's time of day is set, nothing is due earlier or later for that."""
 
     def __init__(self, local: Clock) -> None:
         self.local = local
-        self._offset = 0
+        self._offset = self._of_day = self._day()
 
     def now(self) -> int:
-        return self.local.now() + self._offset
+        return self.steady() + self._offset
+
+    def steady(self) -> int:
+        """Microseconds since whenever."""
+        return int(self.local.monotonic() * 1_000_000)
+
+    def _day(self) -> int:
+        return self.local.now() - self.steady()
+
+    def is_doubtful(self) -> bool:
+        """Whether the time of day and the steady clock no longer agree: one was set, or the other stood still while the
+        machine slept. Only the database knows which."""
+        return abs(self._day() - self._of_day) > DISAGREEMENT
 
     def monotonic(self) -> float:
         return self.local.monotonic()
@@ -116,7 +132,8 @@ class ServerClock:
         return self.local.random()
 
     def set(self, before: int, told: int, after: int) -> None:
-        """The database told its time between two of ours. What we believed stays as long as it may be true, so that time
-        doesn't jump to and fro with each answer."""
+        """The database told its time between two of the steady clock's. What we believed stays as long as it may be true,
+        so that time doesn't jump to and fro with each answer."""
+        self._of_day = self._day()
         if not told - after <= self._offset <= told - before:
             self._offset = told - (before + after) // 2

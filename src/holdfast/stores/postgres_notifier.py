@@ -107,7 +107,7 @@ class PostgresNotifier(Notifier):
 
     def watch(self, run_id: str) -> Watch:
         self._start_listening(PROGRAMS)
-        return _Watch(self, self._watches, self._lock, run_id)
+        return _Watch(self._watches, self._lock, run_id)
 
     def _start_listening(self, whom: str) -> None:
         with self._lock:
@@ -164,15 +164,15 @@ class PostgresNotifier(Notifier):
         topics: dict[Topic, None] = {}
         told: dict[str, set[int]] = {}
         for note in notes:
-            match json.loads(note):
+            match _read(note):
                 case [self._name, *_]:
                     pass  # was told here directly
-                case [str(), "ring", app, topic] if app in ("*", self._database.app):
+                case [str(), "ring", app, str(topic)] if app in ("*", self._database.app):
                     topics[_TOPICS.get(topic, Topic.EVERYTHING)] = None
                 case [str(), "told", self._database.app, str(owner), *runs]:
-                    told.setdefault(owner, set()).update(runs)
+                    told.setdefault(owner, set()).update(run for run in runs if type(run) is int and 0 < run < 2**63)
                 case [str(), "runs", self._database.app, *run_ids]:
-                    self._wake(run_ids)
+                    self._wake(run_id for run_id in run_ids if isinstance(run_id, str))
         if self._on_told is not None:
             for owner, numbers in told.items():
                 self._on_told(owner, sorted(numbers))
@@ -228,9 +228,7 @@ class Line:
 
 
 class _Watch(Watch):
-    def __init__(
-        self, notifier: PostgresNotifier, watches: dict[str, set[_Watch]], lock: threading.Lock, run_id: str
-    ) -> None:
+    def __init__(self, watches: dict[str, set[_Watch]], lock: threading.Lock, run_id: str) -> None:
         self._watches, self._lock, self._run_id = watches, lock, run_id
         self.rung = threading.Event()
         with lock:
@@ -247,6 +245,15 @@ class _Watch(Watch):
             left.discard(self)
             if not left:
                 self._watches.pop(self._run_id, None)
+
+
+def _read(note: bytes) -> Any:
+    """What a note says; None if it isn't one of ours. Whoever may connect may send notes."""
+    try:
+        return json.loads(note)
+    except (ValueError, RecursionError):
+        logger.debug("a note that is not JSON was not heard: %r", note[:100])
+        return None
 
 
 def _portions(run_ids: Sequence[str | int]) -> Iterator[list[str | int]]:

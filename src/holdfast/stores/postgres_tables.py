@@ -58,10 +58,10 @@ class PostgresWorkers(Workers):
         failpoints.hit("beat.before_commit")
         with self.database.errors():
             clock = self.database.clock
-            before = clock.local.now() if isinstance(clock, ServerClock) else 0
+            before = clock.steady() if isinstance(clock, ServerClock) else 0
             found = lock.execute(self._q["beat"], self._sign_of_life(worker_id, lease))
             if isinstance(clock, ServerClock) and found:
-                clock.set(before, found[0], clock.local.now())
+                clock.set(before, found[0], clock.steady())
         failpoints.hit("beat.after_commit")
         return found is not None
 

@@ -54,6 +54,7 @@ class Search:
         self._by_family()
         self._by_attributes()
         self._by_id()
+        self._by_reason()
         self._by_time_and_number()
 
     def statement(self, columns: str, spread: bool = False) -> str:
@@ -149,6 +150,13 @@ class Search:
         self._add(f"{column} >= :prefix AND {column} < :beyond", **values)
         self._few_ids = few
         self._leads = self._leads or few
+
+    def _by_reason(self) -> None:
+        """By a part of the text. LIKE would take capitals for small letters in SQLite alone."""
+        given = {f"reason{i}": text for i, text in enumerate(self._query.reasons)}
+        if given:
+            those = " OR ".join(f"replace(reason, :{name}, '') <> reason" for name in given)
+            self._add(f"({those})", **given)
 
     def _by_time_and_number(self) -> None:
         number = f"{OFF}no" if self._leads else "no"

@@ -89,7 +89,7 @@ class SqliteDatabase(SqlDatabase):
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         try:
-            with self.connections.borrow() as connection:
+            with self.connections.borrow(to_write=False) as connection:
                 yield connection.raw
         except (OverflowError, UnicodeEncodeError) as error:
             raise EncodeError(f"{self.path} can't be asked for such a value: {error}") from error
@@ -190,7 +190,7 @@ class SqliteDatabase(SqlDatabase):
     # -- what is looked after
 
     def check(self) -> None:
-        with self.read():  # which looks at the files
+        with self._translated(), self.connections.borrow():  # which looks at the files
             pass
         self.lives.check()
 
@@ -198,8 +198,8 @@ class SqliteDatabase(SqlDatabase):
         log = f"{self.path}-wal"
         if self.in_memory or _size(log) <= WAL_LIMIT:
             return ""
-        with self.read() as db:
-            _, frames, copied = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        with self._translated(), self.connections.borrow() as connection:
+            _, frames, copied = connection.raw.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         if copied == frames:
             self._shorten_wal()
             return ""

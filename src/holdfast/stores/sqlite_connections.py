@@ -8,6 +8,7 @@ import ctypes
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -20,6 +21,8 @@ from holdfast.stores.sqlite_errors import translated
 
 WAL_LIMIT = 64 * 2**20
 """How large the WAL may stay after a checkpoint, and when one that only grows is worth a word."""
+LOOKED_AT_FOR = 0.05
+"""Seconds for which those who only read don't look at the files again: what they find could as well have been read before."""
 anchors = Anchors()
 _lost: dict[tuple[int, int], str] = {}
 """Databases that this process must not open again: SQLite still believes that it holds locks on them."""
@@ -85,11 +88,13 @@ class Connections:
         self._pid = os.getpid()
         self._database: tuple[int, int] | None = None
         self._is_lost = ""
+        self._looked_at = 0.0
         self._memory: Connection | None = None
         self._memory_lock = threading.RLock()
 
     @contextlib.contextmanager
-    def borrow(self) -> Iterator[Connection]:
+    def borrow(self, to_write: bool = True) -> Iterator[Connection]:
+        """One that nobody else uses meanwhile. It is only for reading if it isn't `to_write`, nor to move what was written."""
         if self.in_memory:
             self._check_process()
             with gate.using(self.file), self._memory_lock:
@@ -98,7 +103,7 @@ class Connections:
                 yield self._memory
             return
         with gate.using(self.file):
-            connection = self._take()
+            connection = self._take(to_write)
             is_sound = True
             try:
                 yield connection
@@ -113,17 +118,21 @@ class Connections:
                 else:
                     connection.close()
 
-    def _take(self) -> Connection:
+    def _take(self, to_write: bool) -> Connection:
         if self._is_lost:
             raise StoreLostError(self._is_lost)
         try:
             connection = self.idle.pop()
         except IndexError:
             return self._connect()
+        now = time.monotonic()
+        if not to_write and now - self._looked_at < LOOKED_AT_FOR:
+            return connection
         # Also before a write: SQLite finds WAL and index by their names, and would write into those of another database.
         if gone := connection.what_is_gone():
             connection.abandon()
             raise self.lose(gone)
+        self._looked_at = now
         return connection
 
     def _check_process(self) -> None:

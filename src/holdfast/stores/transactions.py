@@ -12,12 +12,14 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any
 
-from holdfast.errors import StoreBusyError, StoreError, StoreUnavailableError
+from holdfast.errors import StoreBusyError, StoreError, StoreFullError, StoreReadOnlyError, StoreUnavailableError
 from holdfast.ports import StepTransaction
 from holdfast.stores.database import SqlDatabase
 
 PAUSE = 0.5
-"""Seconds between two looks at a database that can't be reached."""
+"""Seconds between two looks at a database that can't be asked."""
+PASSING = (StoreBusyError, StoreUnavailableError, StoreFullError, StoreReadOnlyError)
+"""What a database is for a while: without a free connection, away, full, or a replica that is about to take over."""
 
 
 class _RolledBack(Exception):
@@ -54,14 +56,15 @@ class SqlTransaction(StepTransaction):
     def commit(self, body: bytes) -> bytes | None:
         assert self._context is not None
         if self._run_no is not None and not self._record(self._db, body):
+            found = self._read(self._db)
             self.rollback()
-            return self.recorded()
+            return found
         context, self._context = self._context, None
         try:
             context.__exit__(None, None, None)
         except StoreBusyError:
             raise  # which certainly did not happen
-        except StoreError:
+        except BaseException:  # also a time limit of the thread's, which is raised wherever that is
             if self._run_no is None or (found := self._after_doubt(body)) is None:
                 raise
             return found
@@ -87,13 +90,19 @@ class SqlTransaction(StepTransaction):
         """What has become of a commit whose answer was lost: None if it did not happen. The insert waits for a
         transaction that the server is still busy with. There is no time limit: until it is known nothing true could be
         said of the step, and nobody else can record anything either."""
+        pause = 0.0
         while True:
             try:
+                time.sleep(pause)
                 with self._database.step_write() as (db, _):
                     if self._record(db, body):
                         raise _RolledBack
                     return self._read(db)
             except _RolledBack:
                 return None
-            except StoreUnavailableError:
-                time.sleep(PAUSE)
+            except PASSING:
+                pause = PAUSE
+            except StoreError:
+                raise
+            except Exception:  # a time limit of the thread's comes once, and says nothing of the commit
+                pause = PAUSE

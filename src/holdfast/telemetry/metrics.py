@@ -216,79 +216,65 @@ class Metrics(Gauges, Instrument):
     # -- what is heard
 
     def run_started(self, run: RunReport) -> None:
-        """Count it, and how long it waited."""
         with self._lock:
             self._runs_started.add(run.workflow)
             self._run_wait.observe(run.waited, run.workflow)
 
     def run_finished(self, run: RunReport) -> None:
-        """Count it by its status, and how long it took."""
         with self._lock:
             self._runs_finished.add(run.workflow, run.status)
             self._run_seconds.observe(run.seconds, run.workflow)
 
     def run_retrying(self, run: RunReport) -> None:
-        """Count it."""
         with self._lock:
             self._runs_retried.add(run.workflow)
 
     def run_held(self, run: RunReport) -> None:
-        """Count it by its status."""
         with self._lock:
             self._runs_held.add(run.workflow, run.status)
 
     def step_scheduled(self, step: StepReport) -> None:
-        """Count it."""
         with self._lock:
             self._steps_scheduled.add(step.name)
 
     def step_started(self, step: StepReport) -> None:
-        """Count it, and how long it waited."""
         with self._lock:
             self._steps_started.add(step.name)
             self._step_wait.observe(step.waited, step.queue or "")
 
     def step_retrying(self, step: StepReport) -> None:
-        """Count it, and how long the attempt took."""
         with self._lock:
             self._steps_retried.add(step.name)
             self._step_seconds.observe(step.seconds, step.name)
 
     def step_finished(self, step: StepReport) -> None:
-        """Count it by its state, and how long the attempt took."""
         with self._lock:
             self._steps_finished.add(step.name, step.state)
             self._step_seconds.observe(step.seconds, step.name)
 
     def committed(self, commit: CommitReport) -> None:
-        """Measure it."""
         with self._lock:
             self._commit_seconds.observe(commit.seconds)
             self._commit_events.observe(commit.events)
             self._commit_bytes.observe(commit.size)
 
     def claimed(self, claim: ClaimReport) -> None:
-        """Count what was claimed."""
         with self._lock:
             self._claimed.add(claim.queue or "", by=claim.count)
 
     def message_received(self, message: MessageReport) -> None:
-        """Count it, and how long it lay there."""
         with self._lock:
             self._messages.add(message.kind)
             self._message_wait.observe(message.waited)
 
     def worker_started(self, worker: WorkerReport) -> None:
-        """Show what it has under way, from now on."""
         with self._lock:
             self._workers[worker.id] = worker
 
     def worker_beat(self, worker: WorkerReport) -> None:
-        """Show what it has under way now."""
         with self._lock:
             self._workers[worker.id] = worker
 
     def worker_stopped(self, worker: WorkerReport) -> None:
-        """Show it no longer."""
         with self._lock:
             self._workers.pop(worker.id, None)

@@ -19,67 +19,51 @@ class TelemetryInstrument(Instrument):
         self.dispatcher = dispatcher
 
     def run_submitted(self, run: RunReport) -> None:
-        """Send `run-sent`."""
         self._run("sent", run)
 
     def run_started(self, run: RunReport) -> None:
-        """Send `run-started`."""
         self._run("started", run)
 
     def run_finished(self, run: RunReport) -> None:
-        """Send `run-succeeded`, `run-failed` or `run-cancelled`."""
         self._run(ENDS.get(run.status) or run.status.lower(), run)
 
     def run_retrying(self, run: RunReport) -> None:
-        """Send `run-retried`."""
         self._run("retried", run)
 
     def run_parked(self, run: RunReport) -> None:
-        """Send `run-waiting`."""
         self._run("waiting", run)
 
     def run_resumed(self, run: RunReport) -> None:
-        """Send `run-resumed`."""
         self._run("resumed", run)
 
     def run_held(self, run: RunReport) -> None:
-        """Send `run-paused` or `run-stuck`."""
         self._run(run.status.lower(), run)
 
     def step_scheduled(self, step: StepReport) -> None:
-        """Send `step-sent`."""
         self._step("sent", step)
 
     def step_received(self, step: StepReport) -> None:
-        """Send `step-received`."""
         self._step("received", step)
 
     def step_started(self, step: StepReport) -> None:
-        """Send `step-started`."""
         self._step("started", step)
 
     def step_progressed(self, step: StepReport) -> None:
-        """Send `step-progress`."""
         self._step("progress", step)
 
     def step_retrying(self, step: StepReport) -> None:
-        """Send `step-retried`, with the number of the attempt that failed."""
         self._step("retried", step)
 
     def step_finished(self, step: StepReport) -> None:
-        """Send `step-succeeded`, `step-failed`, `step-cancelled` or `step-skipped`."""
         self._step(ENDS.get(step.state) or step.state.lower(), step)
 
     def worker_started(self, worker: WorkerReport) -> None:
-        """Send `worker-online`."""
         self._worker("online", worker)
 
     def worker_beat(self, worker: WorkerReport) -> None:
-        """Send `worker-heartbeat`."""
         self._worker("heartbeat", worker)
 
     def worker_stopped(self, worker: WorkerReport) -> None:
-        """Send `worker-offline`."""
         self._worker("offline", worker)
 
     def _run(self, kind: str, run: RunReport) -> None:

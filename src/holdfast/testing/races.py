@@ -62,15 +62,19 @@ class Scene:
         self.one.post(Message(run_id="mine", kind="hook"))
         self.pulled: list[str] = []
         self.ended: list[str] = []
-        self.is_dropped = False
+        self.is_dropped = self.has_given_up = False
         if attempts:
             self._ask(number)
         self.limits = limits
         if limits:
-            self.one.declare_limits([LimitRow(name=LIMIT, concurrency=1)])
-            self.one.commit(self.w1, [Change(no=self.mine.row.no, asks=_asks("a", "b", "c", "d"))], 0, NAMES)
-            self.one.serve(self.w1, LIMIT, None)
-            self.one.commit(self.w1, [Change(no=self.mine.row.no, gives_back=["a"])], 0, NAMES)
+            self._limit()
+
+    def _limit(self) -> None:
+        self.one.declare_limits([LimitRow(name=LIMIT, concurrency=1), LimitRow(name=BEFORE, concurrency=9)])
+        self.one.commit(self.w1, [Change(no=self.mine.row.no, asks=_asks("a", "b", "c", "d"))], 0, NAMES)
+        self.one.serve(self.w1, LIMIT, None)
+        in_two = Ask(cmd=IN_TWO, token=IN_TWO, lines=[(BEFORE, "", ""), (LIMIT, "", "")], message=b"{}")
+        self.one.commit(self.w1, [Change(no=self.mine.row.no, gives_back=["a"], asks=[in_two])], 0, NAMES)
 
     def _ask(self, number: int) -> None:
         self.x1, self.x2 = f"x1-{number}", f"x2-{number}"
@@ -194,6 +198,23 @@ class Scene:
     def serves_too(self, store: Store) -> None:
         store.serve(self.w2, LIMIT, [""])
 
+    def lets_go_on(self, store: Store) -> None:
+        """The one that stands in two lines comes into the second."""
+        store.serve(self.w2, BEFORE, None)
+
+    def gives_up(self, store: Store) -> None:
+        self._give_up(store, gives_back=[IN_TWO])
+
+    def keeps_others(self, store: Store) -> None:
+        self._give_up(store, keeps=["b", "c", "d"])
+
+    def keeps_none(self, store: Store) -> None:
+        self._give_up(store, keeps=[])
+
+    def _give_up(self, store: Store, **how: Any) -> None:
+        store.commit(self.w1, [Change(no=self.mine.row.no, **how)], 0, NAMES)
+        self.has_given_up = True
+
     # -- what holds in the end
 
     def check(self) -> None:
@@ -205,9 +226,7 @@ class Scene:
             seqs = [payload for payload in store.payloads(row.id)]
             assert seqs == [b'{"seq":%d}' % (i + 1) for i in range(len(seqs))], f"the history of {row.id} has gaps"
         if self.limits:
-            store.serve(self.w2, LIMIT, [""])
-            (use,) = store.limits(1)
-            assert use.in_use == 1, f"{use.in_use} have a slot, {use.waiting} wait, and there is one"
+            self._check_limits(store)
         names = [run for run, _, _ in self.claimed]
         assert len(names) == len(set(names)), f"claimed twice: {names}"
         for run, no, payloads in self.claimed:
@@ -221,6 +240,14 @@ class Scene:
         if self.pulled and not self.is_dropped:
             assert left | set(self.ended) == set(self.tokens), f"only {left} is left, and {self.ended} ended"
 
+    def _check_limits(self, store: Store) -> None:
+        store.serve(self.w2, LIMIT, [""])
+        (use,) = [use for use in store.limits(1) if use.limit.name == LIMIT]
+        assert use.in_use == min(1, use.in_use + use.waiting), f"{use.in_use} have a slot, {use.waiting} wait"
+        if self.has_given_up:
+            left = [slot for slot in store.slots([self.mine.row.no]).get(self.mine.row.no, []) if slot.cmd == IN_TWO]
+            assert not left, f"nobody has asked for it, and it is there: {left}"
+
 
 Operation = Callable[[Scene, Store], None]
 OPERATIONS: list[Operation] = [
@@ -229,6 +256,7 @@ OPERATIONS: list[Operation] = [
 ]  # fmt: skip
 ITS_OWN = {
     Scene.claims, Scene.commits, Scene.hands_over, Scene.leaves, Scene.drops, Scene.withdraws, Scene.gives_way, Scene.serves,
+    Scene.gives_up, Scene.keeps_others, Scene.keeps_none,
 }  # fmt: skip
 WITH_ATTEMPTS: list[Operation] = [
     Scene.pulls, Scene.takes_one, Scene.pulls_too, Scene.ends, Scene.loses, Scene.drops, Scene.withdraws,
@@ -238,7 +266,11 @@ BESIDE_ATTEMPTS: list[Operation] = [Scene.hands_over, Scene.expires, Scene.leave
 """What else takes hold of the same rows."""
 WITH_LIMITS: list[Operation] = [Scene.gives_way, Scene.serves, Scene.serves_too]
 BESIDE_LIMITS: list[Operation] = [Scene.claims_too, Scene.expires, Scene.leaves]
+IN_TWO_LINES: list[Operation] = [Scene.gives_up, Scene.keeps_others, Scene.keeps_none]
+"""What meets one that goes on to its next line."""
 LIMIT = "one-at-a-time"
+BEFORE = "a-few-at-a-time"
+IN_TWO = "in-two-lines"
 _numbers = itertools.count(1)
 
 
@@ -248,6 +280,8 @@ def _asks(*cmds: str) -> list[Ask]:
 
 def _beside(first: Operation) -> list[Operation]:
     """What may meet an operation."""
+    if first is Scene.lets_go_on:
+        return [*IN_TWO_LINES, *WITH_LIMITS]
     if first in WITH_LIMITS:
         return [*WITH_LIMITS, *BESIDE_LIMITS]
     return [*WITH_ATTEMPTS, *BESIDE_ATTEMPTS] if first in WITH_ATTEMPTS else OPERATIONS
@@ -359,7 +393,8 @@ class RaceContract:
         second: Operation,
         at: int,
     ) -> bool:
-        scene = Scene(stores, self.clock, next(_numbers), attempts=first in WITH_ATTEMPTS, limits=first in WITH_LIMITS)
+        limits = first in WITH_LIMITS or first is Scene.lets_go_on
+        scene = Scene(stores, self.clock, next(_numbers), attempts=first in WITH_ATTEMPTS, limits=limits)
         stopped = Stopped(stores[0], at, between=self.statements > 1)
         errors: list[BaseException] = []
 
@@ -409,5 +444,5 @@ def _test(first: Operation) -> Callable[[RaceContract, Any], None]:
     return test
 
 
-for _operation in [*OPERATIONS, *FIRST_WITH_ATTEMPTS, *WITH_LIMITS]:
+for _operation in [*OPERATIONS, *FIRST_WITH_ATTEMPTS, *WITH_LIMITS, Scene.lets_go_on]:
     setattr(RaceContract, f"test_one_that_{_operation.__name__}_may_be_overtaken", _test(_operation))

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import datetime as dt
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from holdfast.api.checks import to_epoch
-from holdfast.api.functions import Step
 from holdfast.api.handles import Run
 from holdfast.api.reading import RunReader, Which
 from holdfast.app import App
 from holdfast.core import events as ev
 from holdfast.core.context import current_step
-from holdfast.core.definitions import StepDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.greenlets import Greenlets
 from holdfast.core.pending import Recorded
@@ -33,13 +30,14 @@ from holdfast.engine.identity import Identity
 from holdfast.engine.programs import program_for
 from holdfast.engine.run_state import read_options
 from holdfast.engine.settings import Settings
-from holdfast.errors import ArgumentError, ContinueAsNew, NondeterminismError
+from holdfast.errors import ArgumentError, ContinueAsNew, NondeterminismError, WaitTimeoutError, WorkflowBlocked
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt, RunRow, Watch
 from holdfast.stores.doorbell import Intercom
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.clock import SkippingClock
+from holdfast.testing.mocks import Call, Mockable, Mocks
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -77,10 +75,8 @@ class TestApp:
         self.clock = SkippingClock(to_epoch(start or dt.datetime(2030, 1, 1, tzinfo=dt.UTC), "start"))
         self._check_replay = check_replay
         self._schedules = schedules
-        self._replacements: dict[str, Callable[..., Any]] = {}
-        self._failures: dict[str, list[tuple[int, BaseException]]] = {}
-        self._calls: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
-        self._lock = threading.Lock()
+        self._mocks = Mocks(app.definitions)
+        self._inside = False
 
     # -- the block
 
@@ -88,14 +84,15 @@ class TestApp:
         app = self.app
         app.load()
         known, storage = app.definitions, app.storage
-        self._before = (storage.clock, storage.opened, known.replaced)
+        self._before = (storage.clock, storage.opened, known.replaced, known.mocked, known.is_strict)
         self.store = SqliteStore(app.name, ":memory:", self.clock)
         self.notifier = _SkippingIntercom(self)
         storage.clock, storage.opened = self.clock, (self.store, self.notifier)
-        known.replaced = {**known.replaced, **self._resources}
+        known.replaced, known.mocked = {**known.replaced, **self._resources}, self._mocks.stand_ins
+        known.is_strict = True
         surroundings = Surroundings(known.arounds, known.replaced, self.store.secret, app.instruments)
         executor = _InProcessExecutor(
-            self._find,
+            self._mocks.find,
             app.codec,
             self.clock,
             surroundings=surroundings,
@@ -112,6 +109,7 @@ class TestApp:
         self.clock.has_failed = lambda: self._host.failure is not None
         self._host.start()
         self._host.launch()
+        self._inside = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -119,10 +117,11 @@ class TestApp:
             if kind is None and self._check_replay:
                 self._replay_all()
         finally:
+            self._inside = False
             self._host.stop(0)
             self._host.wait(10)
             storage, known = self.app.storage, self.app.definitions
-            storage.clock, storage.opened, known.replaced = self._before
+            storage.clock, storage.opened, known.replaced, known.mocked, known.is_strict = self._before
             self.store.close()
 
     async def __aenter__(self) -> TestApp:
@@ -163,65 +162,31 @@ class TestApp:
     async def asettle(self) -> None:
         await asyncio.to_thread(self.settle)
 
-    # -- steps
+    # -- steps and workflows
 
-    def mock(self, step: Step[..., Any] | str, replacement: Any) -> None:
-        """Execute `replacement` (a function, or a value to return) in place of a step."""
-        name = self._name(step)
-        self._replacements[name] = replacement if callable(replacement) else lambda *args, **kwargs: replacement
+    def mock(self, step: Mockable, replacement: Any) -> None:
+        """Execute `replacement` (a function, or a value to return) in place of a step or workflow. What is elsewhere, and
+        started by name, is mocked with `app.remote("name")`."""
+        self._mocks.replace(step, replacement, self._has_runs)
 
-    def fail(self, step: Step[..., Any] | str, error: BaseException, *, call: int = 1) -> None:
-        """Let the `call`-th execution of a step, counted from now, raise `error`."""
-        name = self._name(step)
-        with self._lock:
-            self._failures.setdefault(name, []).append((len(self._calls.get(name, ())) + call, error))
+    def _has_runs(self, name: str) -> bool:
+        return self._inside and bool(self.app.runs(workflow=name, limit=1))
 
-    def calls(self, step: Step[..., Any] | str) -> list[tuple[Any, ...]]:
-        """The arguments of each execution of a step, attempts included."""
-        with self._lock:
-            return [(*args, *kwargs.values()) for args, kwargs in self._calls.get(self._name(step), [])]
+    def fail(self, step: Mockable, error: BaseException, *, call: int = 1) -> None:
+        """Let the `call`-th execution of a step, or of what is mocked, counted from now, raise `error`."""
+        self._mocks.fail(step, error, call)
 
-    def _name(self, step: Step[..., Any] | str) -> str:
-        return self.app.definitions.find_step(step if isinstance(step, str) else step.name).name
-
-    def _find(self, name: str) -> StepDefinition:
-        definition = self.app.definitions.find_step(name)
-        if name in self._replacements:
-            function = self._replacements[name]
-            is_async, resources = asyncio.iscoroutinefunction(function), dict[str, Resource[Any]]()
-        else:
-            function, is_async, resources = definition.function, definition.is_async, dict(definition.resources)
-        record = self._recording_async if is_async else self._recording
-        run = record(name, function, resources)
-        return dataclasses.replace(definition, function=run, is_async=is_async, resources=resources)
-
-    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with self._lock:
-            calls = self._calls.setdefault(name, [])
-            calls.append((args, kwargs))
-            due = [error for number, error in self._failures.get(name, ()) if number == len(calls)]
-        if due:
-            raise due[0]
-
-    def _recording(self, name: str, function: Callable[..., Any], unseen: Collection[str]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._record(name, args, {key: value for key, value in kwargs.items() if key not in unseen})
-            return function(*args, **kwargs)
-
-        return call
-
-    def _recording_async(self, name: str, function: Callable[..., Any], unseen: Collection[str]) -> Callable[..., Any]:
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            self._record(name, args, {key: value for key, value in kwargs.items() if key not in unseen})
-            return await function(*args, **kwargs)
-
-        return call
+    def calls(self, step: Mockable) -> list[Call]:
+        """The arguments of each execution of a step, or of what is mocked, attempts included: tuples, with those that were
+        given by name as `kwargs`."""
+        return self._mocks.calls(step)
 
     # -- histories
 
-    def kinds(self, run: Run[Any]) -> list[str]:
+    def kinds(self, run: Run[Any] | str) -> list[str]:
         """What happened in a run, as the kinds of its events."""
-        return [event.kind for event in run.history()]
+        found = self.app.get_run(run) if isinstance(run, str) else run
+        return [event.kind for event in found.history()]
 
     def replay(self, run: Run[Any] | str) -> None:
         """Replay a run's history against the code as it is now; NondeterminismError if they differ, in arguments too."""
@@ -234,7 +199,25 @@ class TestApp:
 
     def _replay_all(self) -> None:
         for run in self.app.runs(limit=10_000):
-            self.replay(run)
+            if self._has_code(run.workflow):
+                self.replay(run)
+
+    def _has_code(self, name: str) -> bool:
+        """Whether runs of that name are executed here. What was started with `app.remote` may not be."""
+        return name in self.app.definitions.known_names()
+
+    def _outlook(self, row: RunRow) -> str:
+        """Why a run does not go on in this test, and what to do about it."""
+        state = f"run {row.id} is {row.status}"
+        if not self._has_code(row.workflow):
+            return (
+                f"{state}, and app {self.app.name!r} has no workflow or step named {row.workflow!r} in this test; import the "
+                f"module that defines it, or world.mock(app.remote({row.workflow!r}), ...)"
+            )
+        return (
+            f"{state} ({row.reason or 'nothing is due'}) and nothing more will happen in this test; send the hook it waits "
+            "for, or resume it"
+        )
 
 
 def replay(app: Definitions, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"") -> Execution:
@@ -264,6 +247,9 @@ def replay(app: Definitions, row: RunRow, history: list[ev.AnyEvent], secret: by
             pass  # also by others, before its code came to anything: whatever that does then was not to happen
         elif main is not None and main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew):
             raise NondeterminismError(f"run {run_id} continues as new on replay only")
+    except WorkflowBlocked as blocked:
+        if not isinstance(recorded, ev.RunStuck):
+            raise NondeterminismError(f"run {run_id} goes on, but on replay {blocked}") from None
     finally:
         execution.evict()
         greenlets.close()
@@ -333,6 +319,7 @@ class _SkippingWatch(Watch):
                 self._world.clock.waiting(1 if counts else -1, in_step=self._in_step)
 
     def wait(self, timeout: float) -> bool:
+        __tracebackhide__ = True
         if self._inner.wait(0):
             return True
         self.count(True)
@@ -342,10 +329,7 @@ class _SkippingWatch(Watch):
         if self._world.clock.stalls > 3 and not self._in_step:
             row = self._world.store.get(self.run_id)
             if row is not None and row.status not in ("SUCCESS", "FAILURE", "CANCELLED", "STUCK"):
-                raise TimeoutError(
-                    f"run {self.run_id} is {row.status} ({row.reason or 'nothing is due'}) and nothing more will happen in "
-                    "this test; send the hook it waits for, or resume it"
-                )
+                raise WaitTimeoutError(self._world._outlook(row), run_id=self.run_id)
         return False
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from holdfast.ports import Query, RunQuery, RunRow, Status
 from holdfast.views.times import iso
 from holdfast.views.values import PlainReader
 
+FAILURES_LOOKED_AT = 1_000
 BROKEN = (Status.FAILURE, Status.STUCK)
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _VALUES = re.compile(r"\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)*")
@@ -77,11 +78,14 @@ def groups_of(failures: Iterable[tuple[RunRow, Mapping[str, Any]]]) -> list[Fail
 
 
 def read_failures(store: Query, query: RunQuery, reader: PlainReader) -> list[FailureGroup]:
-    """Of the runs that a query finds: those that have failed, and those that are stuck."""
+    """Of the newest runs that a query finds: those that have failed, and those that are stuck. Groups of most runs come
+    first."""
     statuses = [status for status in BROKEN if not query.statuses or status in query.statuses]
-    rows = store.runs(msgspec.structs.replace(query, statuses=statuses)) if statuses else []
+    wanted = msgspec.structs.replace(query, statuses=statuses, limit=FAILURES_LOOKED_AT)
+    rows = store.runs(wanted) if statuses else []
     endings = store.histories([row.no for row in rows], ["RunFailed"])
-    return groups_of((row, _error(row, endings[row.no], reader)) for row in rows)
+    groups = groups_of((row, _error(row, endings[row.no], reader)) for row in rows)
+    return sorted(groups, key=lambda group: -len(group.run_ids))
 
 
 def _error(row: RunRow, endings: list[bytes], reader: PlainReader) -> Mapping[str, Any]:

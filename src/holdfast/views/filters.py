@@ -6,7 +6,6 @@ Terms are joined by "and"; a word alone is the beginning of a run's id. What hol
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 from collections.abc import Callable
@@ -19,17 +18,20 @@ from holdfast.durations import to_us
 from holdfast.errors import ArgumentError
 from holdfast.ports import DataSpan, RunQuery, Status
 from holdfast.printing import show
-from holdfast.views.times import SECOND
+from holdfast.views.times import SECOND, read_local
 
 _TERM = re.compile(r'(?:[^\s"]|"(?:[^"\\]|\\.)*")+')
 _NAMES = {"workflow": "workflow", "parent": "parent", "worker": "owner", "schedule": "schedule", "id": "prefix"}
-_SAID = {"failed": Status.FAILURE, "succeeded": Status.SUCCESS, "done": Status.SUCCESS, "sleeping": Status.WAITING}
+STATUS_WORDS: dict[str, Status] = {status.lower(): status for status in Status} | {
+    "failed": Status.FAILURE, "succeeded": Status.SUCCESS, "done": Status.SUCCESS, "sleeping": Status.WAITING,
+}  # fmt: skip
 _COMPARED = re.compile(r"([^=<>]+)(>=|<=|=|<|>)(.*)", re.S)
 KNOWN = "status:, workflow:, started:, data.KEY= (or <, <=, >, >=), id:, parent:, worker:, schedule:"
 
 
-def parse_filter(text: str, now: int, encode: Callable[[Any], bytes]) -> RunQuery:
-    """What a filter asks for. `encode` writes a value as the app's codec does; ArgumentError says what can't be read."""
+def parse_filter(text: str, now: int, encode: Callable[[Any], bytes], known: str = KNOWN) -> RunQuery:
+    """What a filter asks for. `encode` writes a value as the app's codec does; ArgumentError says what can't be read, and
+    that these terms are `known`."""
     found: dict[str, Any] = {}
     data: dict[str, str] = {}
     spans: list[DataSpan] = []
@@ -49,7 +51,7 @@ def parse_filter(text: str, now: int, encode: Callable[[Any], bytes]) -> RunQuer
         elif name in _NAMES:
             found[_NAMES[name]] = value
         else:
-            raise ArgumentError(f"filter {show(term)}: there is no {name}:; known: {KNOWN}")
+            raise ArgumentError(f"filter {show(term)}: there is no {name}:; known: {known}")
     if "*" in (found.get("workflow") or "")[:-1]:
         raise ArgumentError(f"filter workflow:{found['workflow']}: a * stands at the end of a name only")
     return RunQuery(**found, data=data, spans=tuple(spans))
@@ -61,8 +63,8 @@ def add_data_term(term: str, encode: Callable[[Any], bytes], data: dict[str, str
     if compared is None:
         return False
     key, sign, value = compared.groups()
-    if sign == "=" and not (value.endswith("*") and isinstance(_value(value[:-1]), str)):
-        data[key] = encode(_value(value)).decode(errors="replace")
+    if sign == "=" and not (value.endswith("*") and isinstance(value_of(value[:-1]), str)):
+        data[key] = encode(value_of(value)).decode(errors="replace")
     elif value:
         spans.append(_span(key, sign, value, encode))
     else:
@@ -73,17 +75,16 @@ def add_data_term(term: str, encode: Callable[[Any], bytes], data: dict[str, str
 def _span(key: str, sign: str, text: str, encode: Callable[[Any], bytes]) -> DataSpan:
     """`data.amount>=100`, `data.name=ac*`. What reads as a date is compared with dates and times as well as with texts."""
     if sign == "=":
-        begins = order_key(encode(_value(text[:-1])))
+        begins = order_key(encode(value_of(text[:-1])))
         return DataSpan(key=key, low=begins, high=begins + LAST_CHARACTER)
-    value = _value(text)
+    value = value_of(text)
     meanings: list[Any] = [value]
     if isinstance(value, str):
         try:
-            moment = dt.datetime.fromisoformat(value)
+            local = read_local(value)
         except ValueError:
             pass
         else:
-            local = moment.astimezone()
             meanings += [local, local.replace(tzinfo=None) if len(value) > len("2026-01-31") else local.date()]
     found = [_between(key, sign, order_key(encode(meaning))) for meaning in meanings]
     return msgspec.structs.replace(found[0], others=tuple(found[1:]))
@@ -102,10 +103,9 @@ def terms_of(text: str) -> list[str]:
 
 
 def _status(word: str) -> Status:
-    known = {status.lower(): status for status in Status} | _SAID
-    status = known.get(word.lower())
+    status = STATUS_WORDS.get(word.lower())
     if status is None:
-        raise ArgumentError(f"filter status:{word}: no such status; known: {', '.join(known)}")
+        raise ArgumentError(f"filter status:{word}: no such status; known: {', '.join(STATUS_WORDS)}")
     return status
 
 
@@ -118,24 +118,26 @@ def _times(term: str, value: str, now: int) -> dict[str, int]:
     except ValueError:
         pass
     try:
-        moment = round(dt.datetime.fromisoformat(when).astimezone().timestamp() * SECOND)
-    except (ValueError, OverflowError):
+        moment = round(read_local(when).timestamp() * SECOND)
+    except ValueError:
         raise ArgumentError(
             f"filter {show(term)}: give how long ago (started:<1h, started:>2d), or a date (started:>2026-01-31)"
         ) from None
     return {"until": moment} if sign == "<" else {"since": moment}
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
     """JSON if it reads as such, else text."""
     try:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise ArgumentError(f"{show(text)} is nested too deeply to be read; to mean the text, quote it") from None
 
 
 def unquoted(text: str) -> str:
     if not text.startswith('"'):
         return text
-    found = _value(text)
+    found = value_of(text)
     return found if isinstance(found, str) else text

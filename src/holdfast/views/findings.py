@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.definitions import DEFAULT_QUEUE
@@ -16,6 +18,9 @@ from holdfast.views.times import SECOND, length
 from holdfast.views.why import why
 
 OVERDUE = 10 * SECOND
+UNCLAIMED = 300 * SECOND
+"""For how long a step may wait for those who serve its queue before that is told."""
+IDLE = "they execute none of it: see their logs, and on Celery those of the broker"
 SHOWN = 10
 LOOKED_AT = 1_000
 
@@ -57,11 +62,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_snapshot(store: Query, build: str, defines: Collection[str]) -> Snapshot:
+    return replace(glance_at(store), build=build, defines=defines, bereft=_bereft(store))
+
+
+def glance_at(store: Query) -> Snapshot:
+    """What costs little to look at, for whoever does so again and again."""
     waiting = [Status.PENDING, Status.RETRY, Status.WAITING]
     return Snapshot(
-        now=store.now(), workers=store.workers(), schedules=store.schedules(), build=build, defines=defines,
+        now=store.now(), workers=store.workers(), schedules=store.schedules(), queues=store.queues(),
         stuck=store.runs(RunQuery(statuses=[Status.STUCK], limit=LOOKED_AT)),
-        unfinished=store.runs(RunQuery(statuses=waiting, limit=LOOKED_AT)), bereft=_bereft(store), queues=store.queues(),
+        unfinished=store.runs(RunQuery(statuses=waiting, limit=LOOKED_AT)),
     )  # fmt: skip
 
 
@@ -156,15 +166,25 @@ def _some(count: int, what: str) -> str:
 
 
 def _queues(seen: Snapshot) -> Iterator[Finding]:
-    """Queues whose steps nobody will execute: nothing else would say so, as their runs only wait."""
-    served = {queue for worker in seen.alive if worker.kind == WorkerKind.EXECUTOR for queue in worker.queues}
+    """Queues whose steps nobody executes: nothing else would say so, as their runs only wait."""
+    served = Counter(
+        queue for worker in seen.alive if worker.kind == WorkerKind.EXECUTOR for queue in set(worker.queues)
+    )
     for row in seen.queues:
-        if row.waiting and row.queue not in served and row.since is not None:
-            name, oldest = row.queue or DEFAULT_QUEUE, length(max(0, seen.now - row.since))
-            wait = "1 step waits" if row.waiting == 1 else f"{row.waiting} steps wait"
+        if not row.waiting or row.since is None:
+            continue
+        name, oldest = row.queue or DEFAULT_QUEUE, length(max(0, seen.now - row.since))
+        wait = "1 step waits" if row.waiting == 1 else f"{row.waiting} steps wait"
+        if not served[row.queue]:
             yield Finding(
                 check="queues", level="bad", text=f"no worker serves queue {name!r}: {wait}, the first for {oldest}",
                 remedy="start one", command=("worker", "--executor-only", "--queues", name),
+            )  # fmt: skip
+        elif seen.now - row.since > UNCLAIMED:
+            yield Finding(
+                check="queues", level="note",
+                text=f"{wait} in queue {name!r}, the first for {oldest}; serving it: {_some(served[row.queue], 'worker')}",
+                remedy=f"they execute {row.claimed}: start more of them, or wait" if row.claimed else IDLE,
             )  # fmt: skip
 
 

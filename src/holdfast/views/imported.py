@@ -36,9 +36,6 @@ class ImportedRun:
     def now(self) -> int:
         return self.events[-1].ts
 
-    def get(self, run_id: str) -> RunRow | None:
-        return self.row if run_id == ID else None
-
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
         return [
             payload
@@ -47,13 +44,7 @@ class ImportedRun:
         ]
 
     def data(self, run_id: str) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
-        for event in self.events:
-            if isinstance(event, ev.DataSet):
-                found[event.name] = bytes(event.args)
-            elif isinstance(event, ev.StepCompleted):
-                found |= {key: bytes(value) for key, value in event.data.items()}
-        return found
+        return ev.published(self.events)
 
     def attributes(self, run_id: str, key: str) -> dict[str, bytes]:
         return {}

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.core import events as ev
 from holdfast.errors import ArgumentError
 from holdfast.ports import FINAL, Query, RunQuery, RunRow, Status, StepState
-from holdfast.views.filters import terms_of, unquoted
+from holdfast.views.filters import KNOWN, terms_of, unquoted
 from holdfast.views.steps import STEP_EVENTS, StepView, steps_of
 from holdfast.views.times import iso
 
@@ -18,6 +18,7 @@ _SAID = {
     "failed": StepState.FAILURE, "succeeded": StepState.SUCCESS, "done": StepState.SUCCESS,
     "running": StepState.STARTED, "queued": StepState.PENDING,
 }  # fmt: skip
+KNOWN_OF_STEPS = f"step:, state:, {KNOWN}"
 RUNS_AT_ONCE = 50
 RUNS_LOOKED_AT = 500
 EVENTS_AT_ONCE = 20_000

@@ -71,6 +71,12 @@ class RunTree:
     def root(self) -> RunRow:
         return self._runs[self.root_id].row
 
+    @property
+    def changed_at(self) -> int:
+        """When the last that was read of the run happened."""
+        run = self._runs[self.root_id]
+        return run.events[-1].ts if run.events else run.row.created_at
+
     def new_events(self, seen: dict[str, int]) -> list[tuple[RunRow, ev.AnyEvent]]:
         """Events of all runs of the tree that are not in `seen` yet, in the order of time."""
         found = [
@@ -93,6 +99,7 @@ class RunTree:
         run.row = row
         last = run.events[-1].seq if run.events else row.base_seq - 1
         run.events += [ev.from_json(payload) for payload in self.store.payloads(row.id, last)]
+        run.attempts = [] if row.status in FINAL else self.store.attempts(row.id)
         run.progress = self.store.attributes(row.id, "progress")
         children, others = self._children(row.id) if depth < MAX_DEPTH else ([], [])
         run.child_ids = [child.id for child in children]

@@ -16,8 +16,8 @@ is shown."""
 class RedactingReader(PlainReader):
     """Reads as PlainReader does, and shows what is left of it."""
 
-    def __init__(self, codec: Codec | None, redact: Redact) -> None:
-        super().__init__(codec)
+    def __init__(self, codec: Codec | None, redact: Redact, marks: bool = False) -> None:
+        super().__init__(codec, marks)
         self._redact = redact
 
     def value(self, data: Data | None) -> Any:

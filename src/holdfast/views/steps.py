@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,9 +31,10 @@ class AttemptView(msgspec.Struct, kw_only=True, frozen=True, gc=False):
 
 
 class StepView(msgspec.Struct, kw_only=True, frozen=True, gc=False):
-    """A step or child of a run, as far as it has come. In a composition its `key` is its name there; one of several
-    executions of a step is `part_of` that step's. `asked_at` is when the code asked for it, and `cause` the event that
-    made it ask; a child that is not `waited` for keeps nobody waiting. One that was `handed_over` ends elsewhere."""
+    """A step or child of a run, as far as it has come. In a composition its `key` is its name there, and `book#2` in a
+    saga that has booked twice; one of several executions of a step is `part_of` that step's. `asked_at` is when the code
+    asked for it, and `cause` the event that made it ask; a child that is not `waited` for keeps nobody waiting. One that
+    was `handed_over` ends elsewhere."""
 
     cmd: str
     name: str
@@ -79,6 +83,7 @@ STEP_EVENTS = (
     "RunCompleted", "RunFailed", "RunCancelled",
 )  # fmt: skip
 """The kinds of events that tell of steps."""
+_ACTION = re.compile(r"(\d+)[sc](\d+)")
 _ENDINGS = ("StepCancelled", "ChildDropped", "StepSkipped", "StepRefused")
 
 
@@ -120,6 +125,7 @@ class _Fold:
         self._planned: dict[str, PlannedStep] = {}
         self._ended: ev.RunEnded | None = None
         self._taken_up = 0
+        self._attempts: list[int] = []
 
     def take(self, event: ev.Event) -> None:
         self._by_seq[event.seq] = event
@@ -127,6 +133,7 @@ class _Fold:
             self._follow(event)
         elif isinstance(event, ev.AttemptStarted | ev.ContinuedAsNew):
             self._planned, self._ended = {}, None
+            self._attempts.append(event.seq)
         elif isinstance(event, ev.RunEnded):
             self._ended = event
         elif isinstance(event, ev.RunTakenUp):
@@ -152,6 +159,7 @@ class _Fold:
         for name, views in parts.items():
             cmd = self._planned[name].cmd
             self.steps[cmd] = _summed_up(self.steps[cmd], views)
+        self._number_what_is_undone()
         return list(self.steps.values())
 
     def _asked_at(self, cause: int, default: int) -> int:
@@ -239,6 +247,30 @@ class _Fold:
                 self.steps[cmd] = replace(view, state=state, ended_at=ended.ts, reason="the run was terminated")
             elif view.state == StepState.PENDING and view.started_at is None:
                 self.steps[cmd] = replace(view, state=state, reason="the run ended before its turn")
+
+    def _number_what_is_undone(self) -> None:
+        """Steps of one name in a saga are told apart as its SagaFailed does. No history says where a saga begins: it is
+        taken to begin with the first step that was undone, in each attempt of the run."""
+        undone = {view.undoes for view in self.steps.values() if view.undoes}
+        if not undone:
+            return
+        asked = [(place, view) for view in self.steps.values() if (place := _place(view)) is not None]
+        counts: dict[int, Counter[str]] = {}
+        for (cause, _), view in sorted(asked, key=lambda each: each[0]):
+            attempt = bisect.bisect_right(self._attempts, cause)
+            if view.cmd in undone:
+                counts.setdefault(attempt, Counter())
+            if attempt in counts:
+                counts[attempt][view.name] += 1
+                if (number := counts[attempt][view.name]) > 1:
+                    self.steps[view.cmd] = replace(view, key=f"{view.name}#{number}")
+
+
+def _place(view: StepView) -> tuple[int, int] | None:
+    """Where the code has asked for an action: after which event, and what number it was of those. None of a compensation,
+    and of what has a name in a composition."""
+    found = None if view.undoes else _ACTION.fullmatch(view.cmd)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def _done_at_once(event: ev.StepCompleted, asked_at: int) -> StepView:

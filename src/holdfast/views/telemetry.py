@@ -84,7 +84,7 @@ def history_events(row: RunRow, record: RecordedEvent, worker: str, reader: Plai
         kind = RUN_KINDS[event.kind]
         said: dict[str, Any] = {"attempt": getattr(event, "attempt", row.attempt)}
         if isinstance(event, ev.RunStarted):
-            said |= {"args": reader.value(event.input), "attempt": 1}
+            said |= {**_call(reader.call(event.input)), "attempt": 1}
         if isinstance(event, ev.RunCompleted):
             said["result"] = reader.value(event.result)
         if isinstance(event, ev.RunFailed | ev.AttemptFailed | ev.RunStuck):
@@ -110,12 +110,19 @@ def _step(row: RunRow, record: RecordedEvent, event: Any, worker: str, reader: P
     said: dict[str, Any] = {"type": f"step-{kind}", "clock": record.clock, "timestamp": at / SECOND, **common}
     if started and kind != "started":
         said["seconds"] = max(0, record.ts - started) / SECOND
-    said["args"] = reader.value(event.args)
+    said |= _call(reader.call(event.args))
     if isinstance(event, ev.StepCompleted):
         said["result"] = reader.value(event.result)
     if isinstance(event, ev.StepFailed | ev.StepRefused | ev.StepRetrying):
         said["exception"] = reader.error_text(event.error)
     yield said
+
+
+def _call(call: Any) -> dict[str, Any]:
+    """The arguments of a call as two fields. What can't be read here is told as it is."""
+    if not isinstance(call, dict):
+        return {"args": call}
+    return {"args": call.get("args", []), "kwargs": call.get("kwargs", {})}
 
 
 def _of_run(row: RunRow, kind: str, ts: int, clock: int, origin: str) -> dict[str, Any]:

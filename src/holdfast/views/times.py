@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from typing import overload
+import re
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Literal, overload
 
 SECOND = 1_000_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _LAST = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(microseconds=1)  # Python's last moment
+_marks: ContextVar[bool] = ContextVar("holdfast_marks", default=False)
+_MARK = re.compile(r"⟦(until|ago|for|in) (\d{1,16})⟧")
+
+
+@contextlib.contextmanager
+def marking() -> Iterator[None]:
+    """Within it, moments in sentences are marks such as ⟦until 1800000000000000⟧: whoever shows them does so in a zone of
+    their own, and as the clock goes on."""
+    token = _marks.set(True)
+    try:
+        yield
+    finally:
+        _marks.reset(token)
+
+
+def unmarked(text: str, now: int) -> str:
+    """A sentence with its marks in words."""
+    said = {"until": until, "ago": ago, "for": lasting, "in": left}
+    return _MARK.sub(lambda found: said[found[1]](int(found[2]), now), text)
+
+
+def _marked(kind: Literal["until", "ago", "for", "in"], us: int) -> str:
+    return f"⟦{kind} {max(us, 0)}⟧" if _marks.get() else ""
 
 
 @overload
@@ -16,6 +43,15 @@ def moment(us: int) -> dt.datetime: ...
 def moment(us: int | None) -> dt.datetime | None: ...
 def moment(us: int | None) -> dt.datetime | None:
     return None if us is None else _EPOCH + dt.timedelta(microseconds=min(us, _LAST))
+
+
+def read_local(text: str) -> dt.datetime:
+    """A date and time as people write it, without a zone in the local one; ValueError if it is none, or no clock shows
+    it."""
+    try:
+        return dt.datetime.fromisoformat(text).astimezone()
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
 
 
 def iso(us: int | None) -> str | None:
@@ -45,11 +81,25 @@ def length(us: int) -> str:
     return f"{seconds // 86_400}d{seconds % 86_400 // 3_600:02d}h"
 
 
+def lasting(since: int, now: int) -> str:
+    """How long something goes on."""
+    return _marked("for", since) or length(now - since)
+
+
+def left(us: int, now: int) -> str:
+    """How long it is until then."""
+    return _marked("in", us) or length(us - now)
+
+
 def ago(us: int, now: int) -> str:
+    if mark := _marked("ago", us):
+        return mark
     if now - us < SECOND:
         return "now"
     return f"{(now - us) // SECOND}s ago" if now - us < 60 * SECOND else f"{length(now - us)} ago"
 
 
 def until(us: int, now: int) -> str:
+    if mark := _marked("until", us):
+        return mark
     return f"{clock(us, now)} (in {length(us - now)})" if us > now else f"{clock(us, now)} (due)"

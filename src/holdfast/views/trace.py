@@ -66,8 +66,8 @@ def _age(node: TraceNode) -> dt.datetime:
     return node.at or moment(0)
 
 
-def trace_summary(node: TraceNode) -> dict[str, Any]:
-    """As JSON data."""
+def trace_summary(node: TraceNode, most: int | None = None) -> dict[str, Any]:
+    """As JSON data. With `most`, of each node that many children."""
     return {
         "kind": node.kind,
         "id": node.id,
@@ -76,5 +76,5 @@ def trace_summary(node: TraceNode) -> dict[str, Any]:
         "status": node.status or None,
         "at": node.at.isoformat() if node.at is not None else None,
         "ended_at": node.ended_at.isoformat() if node.ended_at is not None else None,
-        "children": [trace_summary(child) for child in node.children],
+        "children": [trace_summary(child, most) for child in node.children[:most]],
     }

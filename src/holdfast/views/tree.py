@@ -10,17 +10,17 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import events as ev
-from holdfast.ports import RunRow, Status, StepState
-from holdfast.views.steps import StepView, steps_of
+from holdfast.ports import AttemptRow, RunRow, Status, StepState
+from holdfast.views.steps import StepView, steps_of, with_attempts
 from holdfast.views.times import iso, until
 from holdfast.views.values import PlainReader
 from holdfast.views.waits import waits_of
-from holdfast.views.why import waiting_text, why
+from holdfast.views.why import doing, waiting_text, why
 
 
 class KnownRun(msgspec.Struct):
     """What was read of one run. `child_ids` are those of the runs that are looked into; of the others there are the rows,
-    in `others`."""
+    in `others`. `attempts` are those of steps that other workers execute, or are to."""
 
     row: RunRow
     events: list[ev.AnyEvent] = []
@@ -29,6 +29,7 @@ class KnownRun(msgspec.Struct):
     others: dict[str, RunRow] = {}
     forks: list[RunRow] = []
     complete: bool = False
+    attempts: list[AttemptRow] = []
 
 
 class TreeNode(msgspec.Struct, frozen=True):
@@ -88,7 +89,7 @@ def tree_of(runs: Mapping[str, KnownRun], run_id: str, now: int, reader: PlainRe
         forked_from=(first.forked_from or "") if isinstance(first, ev.RunStarted | ev.ContinuedAsNew) else "",
     )  # fmt: skip
     left = dict.fromkeys(run.child_ids)
-    views = steps_of(run.events)
+    views = with_attempts(steps_of(run.events), run.attempts)
     latest = {view.child_id: view for view in views}  # a retried child is asked for more than once
     found: dict[str, TreeNode] = {}  # by command, and by the name in a composition
     attempts, attempt_of = _attempts(run, node)
@@ -129,7 +130,11 @@ def _attempts(run: KnownRun, node: TreeNode) -> tuple[dict[int, TreeNode], Calla
         state = node.state if is_last else str(StepState.FAILURE)
         headings[number] = TreeNode(name=f"attempt {number}", state=state, ended_at=end, children=[], is_heading=True)
     node.children.extend(headings.values())
-    return headings, lambda view: first + bisect.bisect_right(seqs, view.cause or view.seq)
+
+    def attempt_of(view: StepView) -> int:  # of what no event tells yet it is the last
+        return first + bisect.bisect_right(seqs, view.cause or view.seq or seqs[-1])
+
+    return headings, attempt_of
 
 
 def _step(view: StepView, progress: bytes | None, now: int, reader: PlainReader, row: RunRow | None = None) -> TreeNode:
@@ -157,4 +162,4 @@ def _detail_of_run(run: KnownRun, now: int, reader: PlainReader) -> str:
     if row.status == Status.WAITING:  # children and retries have lines of their own
         waits = [wait for wait in waits_of(run.events, row) if wait.kind not in ("step", "retry", "child")]
         return waiting_text(row, now, waits) if waits else ""
-    return "" if row.status == Status.RUNNING or Status(row.status).is_final else why(row, now).text
+    return doing(row, now)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.codec import Codec
-from holdfast.codec.untagged import error_facts, untagged
+from holdfast.codec.untagged import error_facts, marked, untagged
 from holdfast.errors import ValueCodecError
 from holdfast.views.times import iso, moment
 
@@ -54,10 +54,12 @@ def _field(name: str, value: Any, reader: Reader) -> Any:
 
 
 class PlainReader:
-    """Plain JSON, with or without the app's own codec: that is needed only for what was compressed or encrypted."""
+    """Plain JSON, with or without the app's own codec: that is needed only for what was compressed or encrypted.
+    With `marks`, bytes and numbers that JSON doesn't have can be told from texts."""
 
-    def __init__(self, codec: Codec | None = None) -> None:
+    def __init__(self, codec: Codec | None = None, marks: bool = False) -> None:
         self._codec = codec
+        self._marks = marks
 
     def named(self, name: str, data: Data | None) -> Any:
         """A value that has a name of its own."""
@@ -69,7 +71,7 @@ class PlainReader:
         found = msgspec.json.decode(bytes(data))
         if isinstance(found, dict) and found.get("$") == "x":
             return self._sealed(bytes(data), found)
-        return untagged(found)
+        return untagged(marked(found) if self._marks else found)
 
     def error(self, data: Data | None) -> dict[str, Any] | None:
         found = self.value(data)

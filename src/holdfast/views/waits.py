@@ -19,6 +19,8 @@ _CUT = r" and \d+ more$"
 _REASON_ENDS = rf"(?=$|, |{_CUT})"
 
 WaitKind = Literal["step", "retry", "limit", "hook", "event", "child", "sleep", "timeout"]
+TIMEOUTS = frozenset({"timeout", "or a timeout"})
+"""How a run's reason says that it doesn't wait for ever: alone, and after what it waits for."""
 
 
 class HookView(msgspec.Struct, kw_only=True, frozen=True):
@@ -167,7 +169,7 @@ def waits_of(
     ]  # fmt: skip
     found.sort(key=lambda wait: _ORDER.index(wait.kind))
     reasons = row.reason.split(", ") if row.status == Status.WAITING else []
-    kind = next((kind for kind in ("sleep", "timeout") if kind in reasons), None)
+    kind: WaitKind | None = "sleep" if "sleep" in reasons else "timeout" if TIMEOUTS & {*reasons} else None
     if kind is not None:
         found.append(Wait(kind=kind, since=history[-1].ts if history else None, until=row.wake_at))
     return found

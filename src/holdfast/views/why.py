@@ -10,11 +10,11 @@ import msgspec
 
 from holdfast.core import events as ev
 from holdfast.core.definitions import DEFAULT_QUEUE
-from holdfast.ports import AttemptRow, Place, RunRow, Status, WorkerKind, WorkerRow
+from holdfast.ports import FINAL, AttemptRow, Place, RunRow, Status, WorkerKind, WorkerRow
 from holdfast.views.steps import StepView
-from holdfast.views.times import ago, length, until
+from holdfast.views.times import ago, lasting, left, until
 from holdfast.views.values import PlainReader
-from holdfast.views.waits import Wait, in_line_of, waits_of
+from holdfast.views.waits import TIMEOUTS, Wait, in_line_of, waits_of
 
 WhyKind = Literal[
     "ended", "diverged", "blocked", "crashing", "unknown_workflow", "paused", "not_yet", "retry", "no_worker", "worker_lost",
@@ -202,9 +202,9 @@ def _attempt_elsewhere(now: int, attempt: AttemptRow, alive: Sequence[WorkerRow]
     details: dict[str, Any] = {"step": attempt.step, "queue": queue, "attempt": attempt.number}
     if attempt.worker is not None:
         since = attempt.claimed_at or now
-        text = f"step {attempt.step!r} executes on {attempt.worker} for {length(now - since)}{tried}"
+        text = f"step {attempt.step!r} executes on {attempt.worker} for {lasting(since, now)}{tried}"
         return Why(kind="step", text=text, since=since, details={**details, "worker": attempt.worker})
-    waits = f"step {attempt.step!r} waits in queue {queue!r} for {length(max(0, now - attempt.due))}{tried}"
+    waits = f"step {attempt.step!r} waits in queue {queue!r} for {lasting(attempt.due, now)}{tried}"
     serving = None if alive is None else [worker for worker in alive if attempt.queue in worker.queues and worker.steps]
     if serving is not None and not serving:
         text = f"{waits}: no worker serves queue {queue!r}; start one: holdfast worker --executor-only --queues {queue}"
@@ -250,7 +250,7 @@ def _by_row(row: RunRow, now: int) -> Why:
     if row.status == Status.RUNNING:
         return Why(kind="running", text=f"worker {row.owner} executes its code", details={"worker": row.owner})
     reasons = [reason for reason in row.reason.split(", ") if reason]
-    others = [reason for reason in reasons if reason not in ("sleep", "timeout")]
+    others = [reason for reason in reasons if reason != "sleep" and reason not in TIMEOUTS]
     kind: WhyKind = "sleep" if reasons == ["sleep"] else "waiting"
     begun: dict[str, WhyKind] = {
         "retry of": "step_retry", "limit": "limit", "hook": "hook", "event": "event", "child": "child", "step": "step"
@@ -260,6 +260,11 @@ def _by_row(row: RunRow, now: int) -> Why:
             kind = found
     due = until(row.wake_at, now) if row.wake_at and _is_ahead(row, now) else ""
     return Why(kind=kind, text=_waiting(others, "sleep" in reasons, due), details={"reasons": reasons})
+
+
+def doing(row: RunRow, now: int) -> str:
+    """What a run waits for, in words, from its row alone; nothing for one that runs or has ended."""
+    return "" if row.status == Status.RUNNING or row.status in FINAL else why(row, now).text
 
 
 def waiting_text(
@@ -294,7 +299,7 @@ def _of(wait: Wait, max_attempts: Mapping[str, int]) -> str:
 
 def _executing(wait: Wait, now: int, max_attempts: Mapping[str, int]) -> str:
     tried = f", {_of(wait, max_attempts)}" if wait.attempt > 1 else ""
-    lasts = length(now - wait.since) if wait.since is not None else "a moment"
+    lasts = lasting(wait.since, now) if wait.since is not None else "a moment"
     if wait.handed_over:
         return f"step {wait.name!r} was handed over {lasts} ago, and whoever has its token ends it{tried}"
     if not wait.worker:
@@ -304,8 +309,8 @@ def _executing(wait: Wait, now: int, max_attempts: Mapping[str, int]) -> str:
 
 def _named(wait: Wait, now: int, max_attempts: Mapping[str, int]) -> str:
     if wait.kind == "retry":
-        left = f", in {length(wait.until - now)}" if wait.until is not None and wait.until > now else ""
-        return f"retry of step {wait.name!r} ({_of(wait, max_attempts)}{left})"
+        begins = f", in {left(wait.until, now)}" if wait.until is not None and wait.until > now else ""
+        return f"retry of step {wait.name!r} ({_of(wait, max_attempts)}{begins})"
     if wait.kind == "limit":
         key = f" (key {wait.key!r})" if wait.key else ""
         return f"a slot of limit {wait.name!r}{key}, {_place(wait.place)}"

@@ -63,7 +63,7 @@ class Attachment:
         task = getattr(step.function, "celery_task", None)
         if task is not None and (task.app is self.celery or task.name in self.celery.tasks):
             self._names[step.name] = task.name
-            divert(task, self._pool.perform)
+            divert(task, self._app, self._pool.perform)
             return
         self._names[step.name] = name = f"{self._app}.{step.name}"
         add_task(self.celery, name, self._pool.perform)

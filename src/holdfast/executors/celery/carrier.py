@@ -19,7 +19,7 @@ LONGEST = 60.0
 """Seconds between two messages for an attempt whose message doesn't seem to be lost, at first; and the longest time
 between two for one whose message does."""
 LOOKED_AT = 2_000
-"""How many attempts that nobody has claimed are looked at, the oldest first."""
+"""How many attempts that nobody has claimed are looked at of each step in each queue, the oldest first."""
 PRIORITY_STEP = 60 * 1_000_000
 """Attempts of higher priority are due earlier, by so much for each point."""
 GOODBYE = 2.0

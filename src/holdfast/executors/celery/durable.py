@@ -53,18 +53,30 @@ def to_function(task: Task) -> Callable[..., Any]:
     return call
 
 
-def divert(task: Task, perform: Callable[[Task], Any]) -> None:
-    """Let messages that tell of an attempt `perform` it."""
+def divert(task: Task, app: str, perform: Callable[[Task], Any]) -> None:
+    """Let messages that tell of an attempt of an app `perform` it. A task may be a step of several apps."""
     if is_durable(task):
+        task.holdfast_apps[app] = perform
         return
     run = task.run
+    apps = {app: perform}
 
     @functools.wraps(run)
     def diverted(*args: Any, **kwargs: Any) -> Any:
-        return perform(task) if getattr(task.request, HEADER, None) else run(*args, **kwargs)
+        asking = getattr(task.request, HEADER, None)
+        return _perform_for(asking, apps, task) if asking else run(*args, **kwargs)
 
-    task.holdfast_run = run
+    task.holdfast_run, task.holdfast_apps = run, apps
     task.run = diverted
+
+
+def _perform_for(app: str, apps: dict[str, Callable[[Task], Any]], task: Task) -> Any:
+    if app not in apps:
+        raise DefinitionError(
+            f"a message about task {task.name!r} is from app {app!r}, and here it is a step of: {', '.join(sorted(apps))}; "
+            "make it a step of that app in what this worker imports, or let another worker serve the queue"
+        )
+    return apps[app](task)
 
 
 def _execute(task: Task, run: Any, context: StepContext, args: Any, kwargs: Any) -> Any:

@@ -108,14 +108,14 @@ def _is_told_to_end() -> bool:
 
 
 def add_task(celery: Any, name: str, perform: Callable[[Task], None]) -> None:
-    """Make a task for a step. Only what concerns our own messages is set; what a user's settings say about the task by
-    its name (routes, time limits, rates) holds."""
+    """Make a task for a step, when Celery first needs it. Only what concerns our own messages is set; what a user's
+    settings say about the task by its name (routes, time limits, rates) holds, also if they are made after the step."""
 
     def run(self: Task) -> None:
         perform(self)
 
     celery.task(
-        run, name=name, bind=True, lazy=False, shared=False, typing=False, ignore_result=True, acks_late=False,
+        run, name=name, bind=True, shared=False, typing=False, ignore_result=True, acks_late=False,
         reject_on_worker_lost=False, max_retries=0, throws=(RetryableError, RunCancelledError),
     )  # fmt: skip
 

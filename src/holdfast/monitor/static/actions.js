@@ -1,6 +1,7 @@
 // What can be done to a run. Each action says first what will happen.
 import { html, useEffect, useState } from "./html.js";
-import { act, get, link } from "./api.js";
+import { act, get, link, runPage } from "./api.js";
+import { parse, stringify } from "./exact.js";
 import { payloadOf } from "./format.js";
 import { Dialog, tell } from "./parts.js";
 import { SchemaForm } from "./form.js";
@@ -67,7 +68,7 @@ export function ActionDialog({ name, run, at, replace, close, again }) {
   useEffect(() => {
     if (!replace) return undefined;
     let over = false;
-    get("run/event", { id: run.id, seq: replace }).then((found) => !over && setResult(JSON.stringify(found.event.detail.result ?? null, null, 2)), (error) => !over && setProblem(error.message));
+    get("run/event", { id: run.id, seq: replace }).then((found) => !over && setResult(stringify(found.event.detail.result ?? null, 2)), (error) => !over && setProblem(error.message));
     return () => { over = true; };
   }, [replace]);
   useEffect(() => {
@@ -90,7 +91,7 @@ export function ActionDialog({ name, run, at, replace, close, again }) {
       order.at = seq;
       if (replace) {
         try {
-          order.replace = { [replace]: JSON.parse(result) };
+          order.replace = { [replace]: parse(result) };
         } catch (error) {
           setProblem(`The result isn't JSON: ${/** @type {Error} */ (error).message}`);
           return;
@@ -98,7 +99,7 @@ export function ActionDialog({ name, run, at, replace, close, again }) {
       }
       if (input.trim()) {
         try {
-          order.input = JSON.parse(input);
+          order.input = parse(input);
         } catch (error) {
           setProblem(`The input isn't JSON: ${/** @type {Error} */ (error).message}`);
           return;
@@ -112,7 +113,7 @@ export function ActionDialog({ name, run, at, replace, close, again }) {
       tell(words.done);
       close();
       if (name === "delete") go(link("workflows/runs"));
-      else if (done.id) go(link(`workflows/runs/${encodeURIComponent(done.id)}`));
+      else if (done.id) go(runPage(done.id));
       else again();
     } catch (error) {
       setProblem(/** @type {Error} */ (error).message);
@@ -130,7 +131,7 @@ export function ActionDialog({ name, run, at, replace, close, again }) {
         : html`<p>Hook <b>${hook?.name}</b>${hook?.key ? html`, key <b>${hook.key}</b>` : ""}</p>`}
         ${hook?.schema ? html`<${SchemaForm} key=${hook.name + hook.key} schema=${hook.schema} change=${setAnswer} />` : html`
         <label>Answer <span class="faint">(JSON; what isn't JSON is sent as text)</span><textarea rows="5" class="mono" spellcheck=${false} value=${payload} onInput=${(/** @type {any} */ e) => setPayload(e.target.value)} placeholder='{"ok": true}' autofocus></textarea></label>`}
-        <p class="faint">Sent as: <code>${JSON.stringify(hook?.schema ? answer : payloadOf(payload)) ?? ""}</code></p>`}
+        <p class="faint">Sent as: <code>${stringify(hook?.schema ? answer : payloadOf(payload))}</code></p>`}
       ${name === "fork" && html`
         <p>A new run begins with this one's history up to an event, and goes on from there on its own. This run stays as it is.</p>
         <label>Last event to keep<input type="number" min="1" max=${run.events} value=${seq} onInput=${(/** @type {any} */ e) => setSeq(Number(e.target.value) || 1)} /></label>

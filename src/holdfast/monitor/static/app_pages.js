@@ -1,9 +1,10 @@
 // Pages about the app: its workflows, workers, schedules, and the hooks that wait for people.
 import { html, useState } from "./html.js";
-import { act, get, link } from "./api.js";
+import { act, get, link, runPage } from "./api.js";
 import { ActionDialog } from "./actions.js";
 import { callText, clock, cut, length } from "./format.js";
 import { useLive } from "./live.js";
+import { Pager } from "./pager.js";
 import { Dialog, Empty, Loading, Moment, RunLink, State, STATES, tell, Trouble, When } from "./parts.js";
 import { go, query } from "./router.js";
 import { about } from "./shell.js";
@@ -19,7 +20,7 @@ export function Workflows() {
 
 function AllWorkflows() {
   const { data, error } = useLive("workflows", {}, { what: "workflows" });
-  return html`<header class="head"><h1>Workflows</h1>${data && html`<p class="soft">From the last ${data.looked_at.toLocaleString("en")} runs${data.all ? "" : "; older ones are not counted"}.</p>`}</header>
+  return html`<header class="head"><h1>Workflows</h1>${data && html`<p class="soft">From the last ${data.looked_at} runs of each.</p>`}</header>
     <${Trouble} error=${error} />${!data && !error && html`<${Loading} />`}
     ${data && (data.workflows.length ? html`<div class="card"><table class="plain-rows">
       <thead><tr><th scope="col">Workflow</th><th scope="col">Last runs</th><th scope="col" class="right">Runs</th><th scope="col" class="right">Success</th><th scope="col" class="right">p50</th><th scope="col" class="right">p95</th><th scope="col">Last</th></tr></thead>
@@ -27,8 +28,8 @@ function AllWorkflows() {
         const total = Object.values(each.counts).reduce((sum, n) => Number(sum) + Number(n), 0);
         return html`<tr key=${each.name} onClick=${(/** @type {any} */ e) => !e.target.closest("a") && go(pageOf(each.name))}>
           <td data-label="Workflow"><a class="strong" href=${pageOf(each.name)}>${each.name}</a>${each.is_step && html` <span class="tag">step</span>`}</td>
-          <td data-label="Last runs"><span class="strip">${[...each.last].reverse().map((/** @type {any} */ run) => html`<a class=${STATES[run.status]?.tone} href=${link(`workflows/runs/${encodeURIComponent(run.id)}`)} title=${`${run.status}: ${run.id}`} aria-label=${`${run.id}, ${run.status}`}></a>`)}</span></td>
-          <td data-label="Runs" class="right num">${total}</td>
+          <td data-label="Last runs"><span class="strip">${[...each.last].reverse().map((/** @type {any} */ run) => html`<a class=${STATES[run.status]?.tone} href=${runPage(run.id)} title=${`${run.status}: ${run.id}`} aria-label=${`${run.id}, ${run.status}`}></a>`)}</span></td>
+          <td data-label="Runs" class="right num">${total}${total >= data.looked_at ? "+" : ""}</td>
           <td data-label="Success" class="right num"><${Rate} rate=${each.success_rate} /></td>
           <td data-label="p50" class="right num nowrap">${length(each.p50) || "–"}</td><td data-label="p95" class="right num nowrap">${length(each.p95) || "–"}</td>
           <td data-label="Last" class="soft nowrap"><${Moment} at=${each.last_at} /></td></tr>`;
@@ -67,7 +68,7 @@ export function Schedules() {
         <td data-label="Next" class="nowrap"><${Moment} at=${each.next_at} /><div class="faint">${clock(each.next_at)}</div></td>
         <td data-label="Last run">${each.last_run_id ? html`<${RunLink} id=${each.last_run_id} />` : html`<span class="faint">–</span>`}</td>
         <td data-label="Doing">${each.paused ? html`<${State} state="PAUSED" /> <span class="faint">${each.reason}</span>` : each.is_active ? html`<${State} state="RUNNING" />` : html`<span class="faint">–</span>`}${each.queued.length > 0 && html` <span class="tag">${each.queued.length} queued</span>`}</td>
-        <td class="right nowrap">${may && html`<button class="small" onClick=${() => setAsked({ name: "trigger_schedule", row: each })}>Run now…</button> <button class="small" onClick=${() => setAsked({ name: each.paused ? "resume_schedule" : "pause_schedule", row: each })}>${each.paused ? "Resume…" : "Pause…"}</button>`}</td></tr>`)}</tbody></table></div>`
+        <td class="right acts">${may && html`<button class="small" onClick=${() => setAsked({ name: "trigger_schedule", row: each })}>Run now…</button> <button class="small" onClick=${() => setAsked({ name: each.paused ? "resume_schedule" : "pause_schedule", row: each })}>${each.paused ? "Resume…" : "Pause…"}</button>`}</td></tr>`)}</tbody></table></div>`
     : html`<${Empty} title="No schedules">Give a workflow one: <code>@app.workflow(schedule="0 2 * * *")</code>. It is known once a worker has started.<//>`)}
     ${asked && html`<${ScheduleDialog} ...${asked} close=${() => setAsked(null)} again=${again} />`}`;
 }
@@ -87,7 +88,7 @@ function ScheduleDialog({ name, row, close, again }) {
     try {
       const answer = await act(name, { id: row.name });
       close();
-      if (answer.id) go(link(`workflows/runs/${encodeURIComponent(answer.id)}`));
+      if (answer.id) go(runPage(answer.id));
       else { tell("Done."); again(); }
     } catch (error) {
       setProblem(/** @type {Error} */ (error).message);
@@ -98,7 +99,8 @@ function ScheduleDialog({ name, row, close, again }) {
 }
 
 export function Hooks() {
-  const { data, error, again } = useLive("hooks", {}, { what: "hooks" });
+  const after = query.value.get("after");
+  const { data, error, again } = useLive("hooks", { after }, { what: "hooks", after });
   const [run, setRun] = useState(/** @type {any} */ (null));
   const may = about.value?.may.includes("send");
   /** @param {any} hook */
@@ -117,8 +119,9 @@ export function Hooks() {
         <td data-label="Hook"><span class="strong">${each.name}</span>${each.key && html` <span class="tag">${each.key}</span>`}</td>
         <td data-label="Workflow">${each.workflow}</td><td data-label="Run"><${RunLink} id=${each.run_id} /></td>
         <td data-label="Waits since" class="soft nowrap"><${Moment} at=${each.since} /></td><td data-label="Until" class="soft nowrap"><${Moment} at=${each.until} /></td>
-        <td class="right">${may && html`<button class="small primary" onClick=${() => answer(each)}>Answer…</button>`}</td></tr>`)}</tbody></table></div>
-      ${data.left_out > 0 && html`<p class="faint pad">${data.left_out} more runs wait for hooks.</p>`}`
+        <td class="right">${may && html`<button class="small primary" onClick=${() => answer(each)}>Answer…</button>`}</td></tr>`)}</tbody></table></div>`
+    : data.after || after ? html`<${Empty} title="None on this page">Other pages may have hooks that wait.<//>`
     : html`<${Empty} title="Nothing waits for you">Workflows that <code>await hook("approval")</code> show up here.<//>`)}
+    <${Pager} page="hooks" next=${data?.after} />
     ${run && html`<${ActionDialog} name="send" run=${run} close=${() => setRun(null)} again=${again} />`}`;
 }

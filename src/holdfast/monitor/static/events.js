@@ -1,6 +1,7 @@
 // The events of a run: however many there are, only those that are to be seen are on the page.
 import { html, useEffect, useRef, useState } from "./html.js";
-import { get, link } from "./api.js";
+import { get, runPage } from "./api.js";
+import { stringify } from "./exact.js";
 import { callText, cut, precise } from "./format.js";
 import { Json, Loading, Trouble } from "./parts.js";
 import { go, query } from "./router.js";
@@ -21,10 +22,10 @@ export function toneOf(kind) {
 export function gist(event) {
   const d = event.detail;
   if (d.error?.message) return `${d.error.type}: ${d.error.message}`;
-  if ("result" in d && d.result !== null) return `→ ${JSON.stringify(d.result)}`;
-  if (event.kind === "DataSet") return `= ${JSON.stringify(d.args)}`;
+  if ("result" in d && d.result !== null) return `→ ${stringify(d.result)}`;
+  if (event.kind === "DataSet") return `= ${stringify(d.args)}`;
   if (d.reason) return String(d.reason);
-  if (d.payload !== undefined && d.payload !== null) return JSON.stringify(d.payload);
+  if (d.payload !== undefined && d.payload !== null) return stringify(d.payload);
   return callText(d.args ?? d.input);
 }
 
@@ -39,9 +40,8 @@ export function Events({ run, fork, mayFork }) {
   const [tall, setTall] = useState(600);
   const [error, setError] = useState(/** @type {any} */ (null));
   const at = Number(query.value.get("event") ?? 0);
-  const here = link(`workflows/runs/${encodeURIComponent(run.id)}?view=events`);
   /** @param {number} seq */
-  const choose = (seq) => (run.imported ? setLocal(seq) : go(seq ? `${here}&event=${seq}` : here));
+  const choose = (seq) => (run.imported ? setLocal(seq) : go(runPage(run.id, seq ? { view: "events", event: String(seq) } : { view: "events" })));
   const [local, setLocal] = useState(0);
   const chosen = run.imported ? local : at;
 

@@ -3,10 +3,10 @@ import { html, useEffect, useState } from "./html.js";
 import { link } from "./api.js";
 import { go } from "./router.js";
 
-/** @param {string} page @param {Record<string, string | null>} changes */
+/** This address with changes. Who goes to another page of a list says which are before it. @param {string} page @param {Record<string, string | null>} changes */
 export function addressOf(page, changes) {
   const found = new URLSearchParams(location.search);
-  for (const [key, value] of Object.entries(changes)) {
+  for (const [key, value] of Object.entries("after" in changes ? { newer: null, ...changes } : changes)) {
     if (value) found.set(key, value);
     else found.delete(key);
   }

@@ -1,4 +1,5 @@
 // A form from JSON Schema: fields for plain values, JSON for all else.
+import { parse, stringify } from "./exact.js";
 import { html, useEffect, useState } from "./html.js";
 
 /** @param {any} schema @param {any} root @returns {any} */
@@ -18,6 +19,16 @@ function initial(schema, root) {
   return found.type === "boolean" ? false : found.type === "string" ? (found.enum?.[0] ?? "") : found.type === "array" ? [] : found.type === "integer" || found.type === "number" ? 0 : null;
 }
 
+/** A browser lets people write what isn't JSON, 1. or 007. @param {string} text */
+function numberOf(text) {
+  if (text === "") return null;
+  try {
+    return parse(text);
+  } catch {
+    return Number(text);
+  }
+}
+
 /** @param {{schema: any, change: (value: any) => void}} props */
 export function SchemaForm({ schema, change }) {
   const [value, setValue] = useState(() => initial(schema, schema));
@@ -32,11 +43,11 @@ export function SchemaForm({ schema, change }) {
 function Field({ name, schema, root, value, change, required, first }) {
   const found = resolved(schema, root);
   const [problem, setProblem] = useState("");
-  const [text, setText] = useState(value === undefined || value === null ? "" : JSON.stringify(value));
+  const [text, setText] = useState(value === undefined || value === null ? "" : stringify(value));
   const label = html`${name}${!required && html` <span class="faint">(may be left out)</span>`}${found.description && html` <span class="faint">${found.description}</span>`}`;
   if (found.enum) return html`<label>${label}<select value=${value} onChange=${(/** @type {any} */ e) => change(found.enum.find((/** @type {any} */ each) => String(each) === e.target.value))}>${found.enum.map((/** @type {any} */ each) => html`<option value=${String(each)}>${String(each)}</option>`)}</select></label>`;
   if (found.type === "boolean") return html`<label class="tick-box"><input type="checkbox" checked=${Boolean(value)} autofocus=${first} onChange=${(/** @type {any} */ e) => change(e.target.checked)} /> ${label}</label>`;
-  if (found.type === "integer" || found.type === "number") return html`<label>${label}<input type="number" step=${found.type === "integer" ? 1 : "any"} required=${required} autofocus=${first} value=${value} onInput=${(/** @type {any} */ e) => change(e.target.value === "" ? null : Number(e.target.value))} /></label>`;
+  if (found.type === "integer" || found.type === "number") return html`<label>${label}<input type="number" step=${found.type === "integer" ? 1 : "any"} required=${required} autofocus=${first} value=${value === null || value === undefined ? "" : String(value)} onInput=${(/** @type {any} */ e) => change(numberOf(e.target.value))} /></label>`;
   if (found.type === "string") return html`<label>${label}<input type="text" autofocus=${first} value=${value ?? ""} onInput=${(/** @type {any} */ e) => change(e.target.value === "" && found.nullable ? null : e.target.value)} /></label>`;
   return html`<label>${label} <span class="faint">(JSON)</span><textarea rows="3" class="mono" spellcheck=${false} value=${text} onInput=${(/** @type {any} */ e) => read(e.target)}></textarea>${problem && html`<span class="bad-text">${problem}</span>`}</label>`;
 
@@ -44,7 +55,7 @@ function Field({ name, schema, root, value, change, required, first }) {
   function read(box) {
     setText(box.value);
     try {
-      change(JSON.parse(box.value || "null"));
+      change(parse(box.value || "null"));
       setProblem("");
       box.setCustomValidity("");
     } catch (error) {

@@ -1,4 +1,5 @@
 // Times, lengths and values as people read them. Pure: no page, no clock of its own.
+import { parse, stringify } from "./exact.js";
 
 /** @param {number | null | undefined} seconds */
 export function length(seconds) {
@@ -40,6 +41,17 @@ export function precise(iso) {
   return `${clock(iso)}.${String(new Date(iso).getMilliseconds()).padStart(3, "0")}`;
 }
 
+/** A sentence of the server's, whose moments are marks, in this zone and as of now. @param {string} text @param {number} now */
+export function spoken(text, now) {
+  return text.replace(/⟦(until|ago|for|in) (\d+)⟧/g, (_mark, kind, us) => {
+    const at = Number(us) / 1000;
+    const iso = new Date(at).toISOString();
+    if (kind === "ago") return ago(iso, now);
+    if (kind === "until") return `${clock(iso)} (${at > now ? `in ${length((at - now) / 1000)}` : "due"})`;
+    return length(Math.abs(at - now) / 1000);
+  });
+}
+
 /** An id that nobody chose is cut to its first part. @param {string} id */
 export function shortId(id) {
   return /^[0-9a-f]{8}-[0-9a-f]{4}-/.test(id) ? id.slice(0, 8) + (id.length > 36 ? "…" + id.slice(36) : "") : id;
@@ -48,8 +60,8 @@ export function shortId(id) {
 /** A call as it was written. @param {any} call */
 export function callText(call) {
   if (!call || typeof call !== "object" || Array.isArray(call) || !("args" in call || "kwargs" in call)) return "";
-  const parts = (call.args ?? []).map((/** @type {any} */ v) => JSON.stringify(v));
-  for (const [key, value] of Object.entries(call.kwargs ?? {})) parts.push(`${key}=${JSON.stringify(value)}`);
+  const parts = (call.args ?? []).map((/** @type {any} */ v) => stringify(v));
+  for (const [key, value] of Object.entries(call.kwargs ?? {})) parts.push(`${key}=${stringify(value)}`);
   return `(${parts.join(", ")})`;
 }
 
@@ -62,7 +74,7 @@ export function cut(text, width) {
 export function payloadOf(text) {
   if (text.trim() === "") return null;
   try {
-    return JSON.parse(text);
+    return parse(text);
   } catch {
     return text;
   }

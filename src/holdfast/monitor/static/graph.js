@@ -1,6 +1,6 @@
 // The graph of a run: steps, what led to them, groups, fans that open, and compensations beside what they undo.
 import { html, useEffect, useMemo, useState } from "./html.js";
-import { get, link } from "./api.js";
+import { get, runPage } from "./api.js";
 import { cut } from "./format.js";
 import { countsText } from "./layout.js";
 import { pathOf, placed } from "./graph_layout.js";
@@ -51,7 +51,7 @@ export function RunGraph({ run, chosen, choose, given }) {
   /** @param {GraphNode} node */
   function press(node) {
     if (node.kind === "fan") setOpened([...opened, node.id]);
-    else if (node.kind === "child" && node.child_id) go(link(`workflows/runs/${encodeURIComponent(node.child_id)}`));
+    else if (node.kind === "child" && node.child_id) go(runPage(node.child_id));
     else choose(node.id);
   }
 }

@@ -1,12 +1,13 @@
 // Steps across runs, and the page of one.
 import { html } from "./html.js";
-import { link, now, tick } from "./api.js";
+import { link, now, runPage, stepPage, tick } from "./api.js";
 import { addressOf, FilterBox } from "./filter_box.js";
 import { length } from "./format.js";
 import { useLive } from "./live.js";
+import { Pager } from "./pager.js";
 import { Empty, ErrorBox, Json, Loading, Moment, RunLink, State, Trouble } from "./parts.js";
 import { go, query } from "./router.js";
-import { Logs, stepAddress, StepFacts, Tries } from "./step_panel.js";
+import { Logs, StepFacts, Tries } from "./step_panel.js";
 
 const LIMIT = 50;
 
@@ -23,8 +24,7 @@ export function Invocations() {
       <thead><tr><th scope="col">State</th><th scope="col">Step</th><th scope="col">Workflow</th><th scope="col">Run</th><th scope="col">Worker</th><th scope="col">Started</th><th scope="col" class="right">Took</th></tr></thead>
       <tbody>${data.invocations.map((/** @type {any} */ each) => html`<${Row} key=${each.run_id + each.cmd} each=${each} />`)}</tbody></table></div>`
     : html`<${Empty} title=${filter || of ? "No step fits this filter" : "No steps yet"}>${data.after ? html`${data.looked_at} runs were looked at.` : "Steps show up here once they are executed."}<//>`)}
-    <nav class="pager" aria-label="Pages">${after && html`<a class="button" href=${addressOf("invocations", { after: null })}>« Newest</a><button onClick=${() => history.back()}>‹ Newer</button>`}
-      ${data?.after && html`<a class="button" rel="next" href=${addressOf("invocations", { after: data.after })}>${data.invocations.length < LIMIT ? `Look further than these ${data.looked_at} runs ›` : "Older ›"}</a>`}</nav>`;
+    <${Pager} page="invocations" next=${data?.after} word=${data && data.invocations.length < LIMIT ? `Look further than these ${data.looked_at} runs ›` : undefined} />`;
 }
 
 /** @param {{each: any}} props */
@@ -32,7 +32,7 @@ function Row({ each }) {
   const runs = each.state === "STARTED";
   if (runs) tick.value;
   const seconds = runs && each.started_at ? (now() - Date.parse(each.started_at)) / 1000 : each.seconds;
-  const href = each.child_run_id ? link(`workflows/runs/${encodeURIComponent(each.child_run_id)}`) : stepAddress(each.run_id, each.cmd);
+  const href = each.child_run_id ? runPage(each.child_run_id) : stepPage(each.run_id, each.cmd);
   return html`<tr onClick=${(/** @type {any} */ e) => !e.target.closest("a") && !getSelection()?.toString() && go(href)}>
     <td data-label="State"><${State} state=${each.state} /></td>
     <td data-label="Step"><a class="strong" href=${href}>${each.key || each.name}</a>${each.key && each.key !== each.name && html` <span class="faint mono">${each.name}</span>`}${each.attempts > 1 && html` <span class="tag">×${each.attempts}</span>`}${each.child_run_id && html` <span class="tag">child run</span>`}${each.reused && html` <span class="tag">kept</span>`}</td>
@@ -47,7 +47,7 @@ export function Invocation({ run, cmd }) {
   document.title = `${step.key || step.name} · Holdfast`;
   return html`<${Trouble} error=${error} />
     <nav class="crumbs" aria-label="Where you are"><a href=${link("invocations")}>Steps</a> <span aria-hidden="true">/</span> <a href=${link(`invocations?q=${encodeURIComponent(`step:${step.name}`)}`)}>${step.name}</a> <span aria-hidden="true">/</span> <${RunLink} id=${run} /></nav>
-    <header class="run-head card"><div class="run-title"><h1>${step.key || step.name}</h1><${State} state=${step.state} big /><span class="spacer"></span><a class="button" href=${link(`workflows/runs/${encodeURIComponent(run)}`)}>Its run</a></div>
+    <header class="run-head card"><div class="run-title"><h1>${step.key || step.name}</h1><${State} state=${step.state} big /><span class="spacer"></span><a class="button" href=${runPage(run)}>Its run</a></div>
       <p class="soft">of <b>${step.workflow}</b></p><${StepFacts} step=${step} /></header>
     ${step.error && html`<${ErrorBox} error=${step.error} />`}
     <h2 class="above">Attempts</h2>
@@ -58,5 +58,5 @@ export function Invocation({ run, cmd }) {
       ${step.checkpoint !== null && html`<section class="card pad"><h2>Checkpoint</h2><${Json} value=${step.checkpoint} /></section>`}
     </div>
     <h2 class="above">Logs</h2><${Logs} logs=${step.logs.map((/** @type {any} */ kept) => ({ ...kept, step: `Attempt ${kept.attempt}`, attempt: 1 }))} />
-    <p class="faint below">Events ${step.events.map((/** @type {number} */ seq) => html`<a class="num" href=${link(`workflows/runs/${encodeURIComponent(run)}?view=events&event=${seq}`)}>${seq}</a> `)}</p>`;
+    <p class="faint below">Events ${step.events.map((/** @type {number} */ seq) => html`<a class="num" href=${runPage(run, { view: "events", event: String(seq) })}>${seq}</a> `)}</p>`;
 }

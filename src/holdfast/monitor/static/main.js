@@ -2,7 +2,7 @@
 import { html, render } from "./html.js";
 import { link } from "./api.js";
 import { Empty } from "./parts.js";
-import { decoded, path } from "./router.js";
+import { decoded, path, query } from "./router.js";
 import { Failures } from "./failures.js";
 import { Import } from "./importing.js";
 import { Invocation, Invocations } from "./invocations.js";
@@ -19,11 +19,12 @@ const PAGES = { [RUNS]: ["Runs", Runs], "workflows/": ["Workflows", Workflows], 
 function Page() {
   const at = path.value;
   if (at.startsWith(`${RUNS}/`)) {
-    const id = decoded(at.slice(RUNS.length + 1));
+    const id = decoded(at.slice(RUNS.length + 1)) || (query.value.get("id") ?? "");
     return html`<${Shell}><${Run} key=${id} id=${id} /><//>`;
   }
   if (at.startsWith("invocations/")) {
-    const [id, cmd] = at.slice("invocations/".length).split("/").map(decoded);
+    const named = at.slice("invocations/".length);
+    const [id, cmd] = named ? named.split("/").map(decoded) : [query.value.get("id") ?? "", query.value.get("cmd") ?? ""];
     return html`<${Shell}><${Invocation} key=${id + cmd} run=${id} cmd=${cmd ?? ""} /><//>`;
   }
   const found = PAGES[at];

@@ -1,7 +1,8 @@
 // What all pages are made of: states, values, dialogs, messages.
 import { html, signal, useEffect, useRef, useState } from "./html.js";
+import { stringify } from "./exact.js";
 import { ago, clock, precise, shortId } from "./format.js";
-import { link, now, tick } from "./api.js";
+import { now, runPage, tick } from "./api.js";
 
 /** @type {Record<string, {word: string, tone: string, path: string}>} */
 export const STATES = {
@@ -38,14 +39,33 @@ export function Moment({ at }) {
 
 /** @param {{id: string, full?: boolean}} props */
 export function RunLink({ id, full }) {
-  return html`<a class="mono" href=${link(`workflows/runs/${encodeURIComponent(id)}`)} title=${id}>${full ? id : shortId(id)}</a>`;
+  return html`<a class="mono" href=${runPage(id)} title=${id}>${full ? id : shortId(id)}</a>`;
+}
+
+/** Whether a text is in the clipboard. Browsers give that only to pages that came by https, or from this machine; others can
+ * copy what is selected. @param {string} text */
+async function copied(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  const before = /** @type {HTMLElement | null} */ (document.activeElement);
+  const box = document.createElement("textarea");
+  box.value = text;
+  box.className = "unseen";
+  (before?.closest("dialog") ?? document.body).append(box);
+  box.select();
+  const done = document.execCommand("copy");
+  box.remove();
+  before?.focus({ preventScroll: true });
+  return done;
 }
 
 /** @param {{text: string, label?: string}} props */
 export function Copy({ text, label = "Copy" }) {
   const [done, setDone] = useState(false);
   async function copy() {
-    await navigator.clipboard.writeText(text);
+    if (!(await copied(text))) {
+      tell("The browser doesn't let this page copy; select the text instead.", true);
+      return;
+    }
     setDone(true);
     setTimeout(() => setDone(false), 1500);
   }
@@ -54,7 +74,7 @@ export function Copy({ text, label = "Copy" }) {
 
 /** A value as JSON, coloured. Only ever text: nothing of it is read as markup. @param {{value: any}} props */
 export function Json({ value }) {
-  const text = JSON.stringify(value, null, 2) ?? "null";
+  const text = stringify(value, 2);
   const [all, setAll] = useState(false);
   const shown = all || text.length < 20000 ? text : text.slice(0, 20000);
   const pieces = shown.split(/("(?:[^"\\]|\\.)*"(?:\s*:)?|\b(?:true|false|null)\b|-?\b\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\b)/);
@@ -83,8 +103,8 @@ export function ErrorBox({ error }) {
 export function Trouble({ error }) {
   if (!error) return null;
   const locked = error.status === 401;
-  return html`<div class="trouble" role="alert"><strong>${locked ? "The monitor was restarted. " : ""}</strong>${
-    locked ? "Open the address that it has printed: there is a new token in it." : error.message}</div>`;
+  return html`<div class="trouble" role="alert"><strong>${locked ? "The monitor doesn't know your token. " : ""}</strong>${
+    locked ? "There may be a new one since a restart: reload this page to give it." : error.message}</div>`;
 }
 
 /** @param {{children?: any, title: string}} props */

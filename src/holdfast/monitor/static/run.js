@@ -1,17 +1,19 @@
 // One run: its state and why, what happened over time, its graph, events, values and family.
 import { html, useEffect, useState } from "./html.js";
-import { get, link, now, tick } from "./api.js";
+import { get, link, now, runPage, tick } from "./api.js";
 import { ActionDialog, actionsOf, WORDS } from "./actions.js";
+import { stringify } from "./exact.js";
 import { Events } from "./events.js";
-import { cut, length, precise } from "./format.js";
+import { cut, length, precise, spoken } from "./format.js";
 import { RunGraph } from "./graph.js";
 import { useLive } from "./live.js";
 import { Copy, ErrorBox, Json, Loading, RunLink, State, STATES, Trouble, When } from "./parts.js";
-import { query } from "./router.js";
+import { go, query } from "./router.js";
 import { about } from "./shell.js";
 import { Logs, StepPanel } from "./step_panel.js";
 import { Waterfall } from "./waterfall.js";
 
+const LONG = 400;
 const VIEWS = [["", "Timeline"], ["graph", "Graph"], ["events", "Events"], ["values", "Values"], ["family", "Family"], ["statuses", "Statuses"], ["logs", "Logs"], ["stream", "Stream"]];
 
 /** @param {{id: string}} props */
@@ -32,13 +34,14 @@ export function Run({ id }) {
 /** @param {{run: any, acts: string[], ask: (name: string) => void}} props */
 export function Head({ run, acts, ask }) {
   const last = [...run.statuses].reverse().find((/** @type {any} */ each) => each.by);
+  const first = acts.find((name) => name === "send" || name === "retry" || name === "resume");
   return html`<header class=${`run-head card ${STATES[run.status]?.tone ?? ""}`}>
       <div class="run-title">
         <h1>${run.workflow}</h1><${State} state=${run.status} big />${run.imported && html`<span class="tag">imported, not in this store</span>`}
         <span class="spacer"></span>
-        <div class="actions">${acts.map((name) => html`<button class=${name === "send" || name === "retry" || name === "resume" ? "primary" : name === "cancel" || name === "terminate" || name === "delete" ? "danger-quiet" : ""} onClick=${() => ask(name)}>${WORDS[name].button}</button>`)}</div>
+        <div class="actions">${acts.map((name) => html`<button class=${name === first ? "primary" : name === "cancel" || name === "terminate" || name === "delete" ? "danger-quiet" : ""} onClick=${() => ask(name)}>${WORDS[name].button}</button>`)}</div>
       </div>
-      <p class="why">${sentence(run)}${run.orders.length > 0 && html` <span class="tag">asked to ${run.orders.join(", ")}</span>`}</p>
+      <p class="why"><${Why} run=${run} />${run.orders.length > 0 && html` <span class="tag">asked to ${run.orders.join(", ")}</span>`}</p>
       <dl class="facts">
         ${!run.imported && html`<div><dt>Run</dt><dd class="mono">${run.id} <${Copy} text=${run.id} /></dd></div>`}
         <div><dt>Started</dt><dd><${When} at=${run.created_at} /></dd></div>
@@ -55,17 +58,20 @@ export function Head({ run, acts, ask }) {
 
 /** @param {{run: any, fork?: (at: number, replace?: number) => void}} props */
 export function Views({ run, fork }) {
-  const [cmd, setCmd] = useState("");
+  const [chosen, setChosen] = useState("");
   const [local, setLocal] = useState("");
   const view = run.imported ? local : query.value.get("view") ?? "";
-  const here = link(`workflows/runs/${encodeURIComponent(run.id)}`);
+  const cmd = run.imported ? chosen : query.value.get("step") ?? "";
+  /** @param {string} name @param {string} step */
+  const address = (name, step) => runPage(run.id, { ...(name ? { view: name } : {}), ...(step && (!name || name === "graph") ? { step } : {}) });
+  const setCmd = (/** @type {string} */ to) => (run.imported ? setChosen(to) : go(address(view, to)));
   const logged = run.logs.reduce((/** @type {number} */ n, /** @type {any} */ kept) => n + kept.lines.length, 0);
   /** @type {Record<string, number>} */
   const counts = { events: run.events, logs: logged, family: run.children.length, statuses: run.statuses.length };
   const shown = VIEWS.filter(([name]) => (name === "stream" ? run.streamed || view === "stream" : name === "logs" ? logged || view === "logs" : name === "family" ? !run.imported : true));
   const choose = (/** @type {string} */ to) => setCmd(to === cmd ? "" : to);
   return html`
-    <nav class="tabs" aria-label="Views of the run">${shown.map(([name, word]) => html`<a href=${run.imported ? "#" : here + (name ? `?view=${name}` : "")} onClick=${run.imported ? (/** @type {any} */ e) => { e.preventDefault(); setLocal(name); } : undefined} aria-current=${view === name ? "page" : undefined}>${word}${counts[name] ? html` <span class="n">${counts[name].toLocaleString("en")}</span>` : ""}</a>`)}</nav>
+    <nav class="tabs" aria-label="Views of the run">${shown.map(([name, word]) => html`<a href=${run.imported ? "#" : address(name, cmd)} onClick=${run.imported ? (/** @type {any} */ e) => { e.preventDefault(); setLocal(name); } : undefined} aria-current=${view === name ? "page" : undefined}>${word}${counts[name] ? html` <span class="n">${counts[name].toLocaleString("en")}</span>` : ""}</a>`)}</nav>
     ${(view === "" || view === "graph") && html`
       ${run.error && html`<${ErrorBox} error=${run.error} />`}
       <div class=${`split ${cmd ? "on" : ""}`}>
@@ -80,10 +86,16 @@ export function Views({ run, fork }) {
     ${view === "stream" && html`<${Stream} run=${run} />`}`;
 }
 
-/** @param {any} run */
-function sentence(run) {
-  const text = run.why.text;
-  return text ? text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".") : "";
+/** @param {{run: any}} props */
+function Why({ run }) {
+  const [all, setAll] = useState(false);
+  if (!run.imported && !run.finished_at) tick.value;
+  const boxed = run.error && !run.imported && ["", "graph"].includes(query.value.get("view") ?? "");
+  const text = boxed ? "failed" : spoken(run.why.marked, run.imported ? Date.parse(run.now) : now());
+  if (!text) return "";
+  const whole = text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+  if (all || whole.length <= LONG) return whole;
+  return html`${cut(whole, LONG)} <button class="plain small" onClick=${() => setAll(true)}>Show all</button>`;
 }
 
 /** @param {{run: any}} props */
@@ -165,7 +177,7 @@ function Stream({ run }) {
     }
   }
   useEffect(() => { if (!more) load(items); }, [run.version]);
-  return html`<${Trouble} error=${error} /><div class="card logs"><section>${items.length ? items.map((each) => html`<div class="log" key=${each.number}><span class="faint num">${precise(each.at)}</span><span class="level">${each.number}</span><span class="mono text">${typeof each.item === "string" ? each.item : JSON.stringify(each.item)}</span>${each.attempt > 1 && html`<span class="tag">attempt ${each.attempt}</span>`}</div>`) : html`<p class="soft">Nothing was streamed so far.</p>`}</section>
+  return html`<${Trouble} error=${error} /><div class="card logs"><section>${items.length ? items.map((each) => html`<div class="log" key=${each.number}><span class="faint num">${precise(each.at)}</span><span class="level">${each.number}</span><span class="mono text">${typeof each.item === "string" ? each.item : stringify(each.item)}</span>${each.attempt > 1 && html`<span class="tag">attempt ${each.attempt}</span>`}</div>`) : html`<p class="soft">Nothing was streamed so far.</p>`}</section>
     ${more && html`<button class="more" onClick=${() => load(items)}>Show more</button>`}</div>`;
 }
 

@@ -1,11 +1,13 @@
 // Runs: counts by status, a filter that lives in the address, and a table that doesn't move under the pointer.
 import { html, useEffect, useRef, useState } from "./html.js";
-import { get, link, now, tick } from "./api.js";
+import { get, now, runPage, tick } from "./api.js";
 import { BulkBar } from "./bulk.js";
 import { OverTime } from "./chart.js";
+import { stringify } from "./exact.js";
 import { addressOf, FilterBox } from "./filter_box.js";
-import { cut, length, statusesOf, toggleStatus } from "./format.js";
+import { cut, length, spoken, statusesOf, toggleStatus } from "./format.js";
 import { useLive } from "./live.js";
+import { newerAddress, olderAddress, Pager } from "./pager.js";
 import { Empty, Loading, Moment, RunLink, State, STATES, Trouble } from "./parts.js";
 import { go, query } from "./router.js";
 import { SavedViews } from "./saved.js";
@@ -84,6 +86,8 @@ export function Runs() {
   const rows = last.current === key ? shown : data?.runs ?? [];
   const listed = useRef(rows);
   listed.current = rows;
+  const next = useRef(/** @type {number | null} */ (null));
+  next.current = data?.after ?? null;
   useEffect(() => {
     /** @param {KeyboardEvent} event */
     function press(event) {
@@ -97,10 +101,10 @@ export function Runs() {
         row?.querySelector("a")?.focus({ preventScroll: true });
       } else if (event.key === "x" && listed.current[place.current]) {
         pick(listed.current[place.current].id);
-      } else if (event.key === "n" && data?.after) {
-        go(address({ after: String(data.after) }));
-      } else if (event.key === "p" && after) {
-        history.back();
+      } else if (event.key === "n" && next.current) {
+        go(olderAddress("workflows/runs", next.current));
+      } else if (event.key === "p" && newerAddress("workflows/runs")) {
+        go(newerAddress("workflows/runs"));
       }
     }
     addEventListener("keydown", press);
@@ -128,15 +132,13 @@ export function Runs() {
           <tbody>${rows.map((/** @type {any} */ run, /** @type {number} */ i) => html`<${Row} key=${run.id} run=${run} chosen=${i === at} picked=${picked.has(run.id)} pick=${() => pick(run.id)} hasData=${hasData} />`)}</tbody>
         </table>
       </div>
-      <nav class="pager" aria-label="Pages">
-        ${after && html`<a class="button" href=${address({ after: null })}>« Newest</a><button onClick=${() => history.back()}>‹ Newer</button>`}
-        ${data?.after && html`<a class="button" rel="next" href=${address({ after: String(data.after) })}>Older ›</a>`}
-      </nav>`}`;
+`}
+    <${Pager} page="workflows/runs" next=${data?.after} />`;
 }
 
 /** What a run has published, shortly. @param {Record<string, unknown>} data */
 function dataText(data) {
-  return Object.entries(data).map(([key, value]) => `${key}=${typeof value === "string" ? value : JSON.stringify(value)}`).join("  ");
+  return Object.entries(data).map(([key, value]) => `${key}=${typeof value === "string" ? value : stringify(value)}`).join("  ");
 }
 
 /** @param {{run: any, chosen: boolean, picked: boolean, pick: () => void, hasData: boolean}} props */
@@ -144,7 +146,7 @@ function Row({ run, chosen, picked, pick, hasData }) {
   const ended = run.finished_at !== null;
   if (!ended) tick.value;
   const seconds = run.started_at === null ? null : ended ? run.seconds : (now() - Date.parse(run.started_at)) / 1000;
-  const href = link(`workflows/runs/${encodeURIComponent(run.id)}`);
+  const href = runPage(run.id);
   /** @param {any} event */
   function open(event) {
     if (event.target.closest("a, .pick") || getSelection()?.toString()) return;
@@ -157,7 +159,7 @@ function Row({ run, chosen, picked, pick, hasData }) {
     <td data-label="Workflow" class="strong">${run.workflow}${run.attempt > 1 && html` <span class="tag">attempt ${run.attempt}</span>`}</td>
     <td data-label="Run"><${RunLink} id=${run.id} /></td>
     ${hasData && html`<td data-label="Data" class="soft mono data" title=${dataText(run.data)}>${cut(dataText(run.data), 60) || html`<span class="faint none">–</span>`}</td>`}
-    <td data-label="Waits for" class="wide soft">${cut(run.doing, 140) || html`<span class="faint none">–</span>`}</td>
+    <td data-label="Waits for" class="wide soft">${cut(spoken(run.marked, now()), 140) || html`<span class="faint none">–</span>`}</td>
     <td data-label="Started" class="soft nowrap"><${Moment} at=${run.created_at} /></td>
     <td data-label="Took" class="right num nowrap">${length(seconds) || "–"}</td>
   </tr>`;

@@ -1,6 +1,7 @@
 // What is around every page: where one is, the theme, and whether the page is live.
 import { html, signal, useEffect, useState } from "./html.js";
-import { connection, get, link } from "./api.js";
+import { connection, get, link, unreadable } from "./api.js";
+import { Findings } from "./findings.js";
 import { Dialog, Messages } from "./parts.js";
 import { go, path } from "./router.js";
 
@@ -60,10 +61,11 @@ export function Shell({ children }) {
       ${about.value && html`<span class="app" title=${about.value.store}>${about.value.app}${about.value.read_only ? html` <span class="tag">read-only</span>` : ""}</span>`}
       <nav aria-label="Pages">${NAV.map(([to, word]) => html`<a href=${link(to)} aria-current=${at === to || ((to === "workflows/runs" || to === "invocations") && at.startsWith(`${to}/`)) ? "page" : undefined}>${word}</a>`)}</nav>
       <span class="spacer"></span>
-      <span class=${`live is-${connection.value}`} role="status"><i aria-hidden="true"></i><span>${connection.value === "live" ? "Live" : connection.value === "lost" ? "Reconnecting" : "…"}</span></span>
+      <span class=${`live is-${unreadable.value ? "lost" : connection.value}`} role="status"><i aria-hidden="true"></i><span>${unreadable.value ? "Store can't be read" : connection.value === "live" ? "Live" : connection.value === "lost" ? "Reconnecting" : "…"}</span></span>
       <button class="plain icon" onClick=${turn} aria-label=${dark ? "Light theme" : "Dark theme"}><svg viewBox="0 0 16 16" aria-hidden="true">${dark ? html`<circle cx="8" cy="8" r="3" /><path d="M8 1.5v1.6M8 12.9v1.6M1.5 8h1.6M12.9 8h1.6M3.4 3.4l1.1 1.1M11.5 11.5l1.1 1.1M12.6 3.4l-1.1 1.1M4.5 11.5l-1.1 1.1" />` : html`<path d="M13.2 9.6A5.6 5.6 0 0 1 6.4 2.8a5.6 5.6 0 1 0 6.8 6.8z" />`}</svg></button>
       <button class="plain icon keys" onClick=${() => setHelp(true)} aria-label="Keys"><kbd>?</kbd></button>
     </header>
+    <${Findings} at=${at} />
     <main id="main" tabindex="-1">${children}</main>
     <${Messages} />
     ${help && html`<${Dialog} title="Keys" onClose=${() => setHelp(false)}><dl class="key-list">${KEYS.map(([key, what]) => html`<div><dt>${key.split(" ").map((each) => (each === "then" ? " then " : html`<kbd>${each}</kbd> `))}</dt><dd>${what}</dd></div>`)}</dl>

@@ -1,11 +1,8 @@
 // One step of a run, beside what it was chosen in.
 import { html, useEffect, useState } from "./html.js";
-import { get, link } from "./api.js";
+import { get, stepPage } from "./api.js";
 import { length, precise } from "./format.js";
 import { ErrorBox, Json, Loading, RunLink, State, Trouble, When } from "./parts.js";
-
-/** @param {string} run @param {string} cmd */
-export const stepAddress = (run, cmd) => link(`invocations/${encodeURIComponent(run)}/${encodeURIComponent(cmd)}`);
 
 /** @param {{run: any, cmd: string, close: () => void, fork?: (at: number, replace?: number) => void}} props */
 export function StepPanel({ run, cmd, close, fork }) {
@@ -21,7 +18,7 @@ export function StepPanel({ run, cmd, close, fork }) {
   const step = found ?? known;
   if (!step) return html`<aside class="panel card" aria-label="Step"><header><h2>${cmd}</h2><span class="spacer"></span><button class="plain small" onClick=${close} aria-label="Close">✕</button></header><${Trouble} error=${error} />${!error && html`<${Loading} rows=${3} />`}</aside>`;
   return html`<aside class="panel card" aria-label=${`Step ${step.name}`}>
-    <header><h2>${run.imported ? step.key || step.name : html`<a href=${stepAddress(run.id, cmd)}>${step.key || step.name}</a>`}</h2><${State} state=${step.state} /><span class="spacer"></span><button class="plain small" onClick=${close} aria-label="Close">✕</button></header>
+    <header><h2>${run.imported ? step.key || step.name : html`<a href=${stepPage(run.id, cmd)}>${step.key || step.name}</a>`}</h2><${State} state=${step.state} /><span class="spacer"></span><button class="plain small" onClick=${close} aria-label="Close">✕</button></header>
     <${StepFacts} step=${step} />
     ${fork && step.outcome_seq && html`<p class="buttons-left"><button class="small" onClick=${() => fork(step.outcome_seq, step.outcome_seq)}>Fork with another result…</button></p>`}
     <${StepBody} step=${step} />

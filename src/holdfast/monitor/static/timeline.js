@@ -1,5 +1,6 @@
 // What all workers have done: a lane for each, with as many rows as it did things at a time.
 import { html, useMemo, useState } from "./html.js";
+import { stepPage } from "./api.js";
 import { FilterBox, addressOf } from "./filter_box.js";
 import { clock, length } from "./format.js";
 import { ticksOf } from "./layout.js";
@@ -7,7 +8,6 @@ import { packed, thinned } from "./lanes.js";
 import { useLive } from "./live.js";
 import { Empty, Loading, Trouble } from "./parts.js";
 import { go, query } from "./router.js";
-import { stepAddress } from "./step_panel.js";
 
 const RANGES = /** @type {[string, number][]} */ ([["1 min", 60], ["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400]]);
 const TONES = /** @type {Record<string, string>} */ ({ FAILURE: "bad", LOST: "bad", RETRY: "warn", STARTED: "busy", CANCELLED: "calm", SUCCESS: "good" });
@@ -56,7 +56,7 @@ export function Timeline() {
       <ol class="lanes">${lanes.map((/** @type {any} */ lane) => html`<li key=${lane.worker} class="lane worker" style=${{ height: `${Math.max(40, lane.rows.length * 16 + 12)}px` }}>
         <div class="name"><span class=${`pulse ${lane.alive ? "" : "off"}`} aria-hidden="true"></span><span class="label"><a class="mono" href=${addressOf("invocations", { q: `worker:${lane.worker}`, seconds: null })}>${lane.worker}</a><br /><span class="faint">${lane.host ?? (lane.alive ? "" : "gone")} · ${Math.round(busyOf(lane.spans, total) * 100)} % busy</span></span></div>
         <div class="track">${ticks.map((t) => html`<i class="line" style=${{ left: `${(t / (to - from)) * 100}%` }}></i>`)}
-          ${lane.rows.flatMap((/** @type {any[]} */ row, /** @type {number} */ r) => thinned(row, from, to, total, 900).map((span) => html`<a class=${`bar at-row ${TONES[span.state] ?? "good"}`} tabindex=${span.many > 1 ? -1 : 0} href=${stepAddress(span.run, span.cmd)} onClick=${(/** @type {any} */ e) => { if (span.many > 1) { e.preventDefault(); setZoom([span.from, span.to]); } else if (!e.ctrlKey && !e.metaKey) { e.preventDefault(); go(stepAddress(span.run, span.cmd)); } }}
+          ${lane.rows.flatMap((/** @type {any[]} */ row, /** @type {number} */ r) => thinned(row, from, to, total, 900).map((span) => html`<a class=${`bar at-row ${TONES[span.state] ?? "good"}`} tabindex=${span.many > 1 ? -1 : 0} href=${stepPage(span.run, span.cmd)} onClick=${(/** @type {any} */ e) => { if (span.many > 1) { e.preventDefault(); setZoom([span.from, span.to]); } else if (!e.ctrlKey && !e.metaKey) { e.preventDefault(); go(stepPage(span.run, span.cmd)); } }}
             aria-label=${span.many > 1 ? `${span.many} steps` : `${span.name}, ${span.state.toLowerCase()}, ${length((span.to - span.from) / 1e6)}`} title=${span.many > 1 ? `${span.many} steps; look closer` : `${span.name} of ${span.run}${span.attempt > 1 ? `, attempt ${span.attempt}` : ""}: ${length((span.to - span.from) / 1e6)}, ${span.state.toLowerCase()}`}
             style=${{ left: `${((Math.max(span.from, from) - from) / (to - from)) * 100}%`, width: `${((Math.min(span.to, to) - Math.max(span.from, from)) / (to - from)) * 100}%`, top: `${r * 16 + 12}px` }}></a>`))}
         </div></li>`)}</ol></div>

@@ -1,10 +1,9 @@
 // One workflow: how its last runs went, and a grid of their steps that shows which are flaky.
 import { html } from "./html.js";
-import { link } from "./api.js";
+import { link, runPage, stepPage } from "./api.js";
 import { length } from "./format.js";
 import { useLive } from "./live.js";
 import { Empty, Loading, State, STATES, Trouble } from "./parts.js";
-import { stepAddress } from "./step_panel.js";
 
 /** @param {{rate: number | null}} props */
 export function Rate({ rate }) {
@@ -25,8 +24,8 @@ export function Workflow({ name }) {
       <p class="faint">From its last ${data.looked_at} ${data.looked_at === 1 ? "run" : "runs"}.</p>
       ${data.grid.steps.length ? html`<h2 class="above">Steps of the last ${data.grid.runs.length} runs</h2><div class="card grid-card" tabindex="0" role="group" aria-label="Steps and runs"><table class="step-grid">
         <thead><tr><th scope="col">Step</th><th scope="col" class="right">Success</th><th scope="col" class="right">Retried</th><th scope="col" class="right">p50</th><th scope="col" class="right">p95</th><th scope="col" colspan=${data.grid.runs.length}>Runs, the newest last</th></tr>
-          <tr><td colspan="5" class="faint">the run itself</td>${[...data.grid.runs].reverse().map((/** @type {any} */ run) => html`<td key=${run.id} class="cell"><a class=${`square ${STATES[run.status]?.tone}`} href=${link(`workflows/runs/${encodeURIComponent(run.id)}`)} title=${`${run.id}: ${STATES[run.status]?.word}`} aria-label=${`${run.id}, ${STATES[run.status]?.word}`}></a></td>`)}</tr></thead>
+          <tr><td colspan="5" class="faint">the run itself</td>${[...data.grid.runs].reverse().map((/** @type {any} */ run) => html`<td key=${run.id} class="cell"><a class=${`square ${STATES[run.status]?.tone}`} href=${runPage(run.id)} title=${`${run.id}: ${STATES[run.status]?.word}`} aria-label=${`${run.id}, ${STATES[run.status]?.word}`}></a></td>`)}</tr></thead>
         <tbody>${data.grid.steps.map((/** @type {any} */ step) => html`<tr key=${step.name}><th scope="row">${step.name}</th><td class="right num"><${Rate} rate=${step.success_rate} /></td><td class="right num">${step.retried ? html`<span class="warn-text">${step.retried}</span>` : html`<span class="faint">–</span>`}</td><td class="right num nowrap">${length(step.p50) || "–"}</td><td class="right num nowrap">${length(step.p95) || "–"}</td>
-          ${step.cells.map((/** @type {any} */ cell, /** @type {number} */ i) => ({ cell, run: data.grid.runs[i] })).reverse().map((/** @type {any} */ { cell, run }) => html`<td key=${run.id} class="cell">${cell ? html`<a class=${`square ${STATES[cell.state]?.tone} ${cell.attempts > 1 ? "again" : ""}`} href=${stepAddress(run.id, cell.cmd)} title=${`${step.name} in ${run.id}: ${STATES[cell.state]?.word}${cell.attempts > 1 ? `, ${cell.attempts} attempts` : ""}${cell.count > 1 ? `, × ${cell.count}` : ""}`} aria-label=${`${step.name} in ${run.id}, ${STATES[cell.state]?.word}${cell.attempts > 1 ? `, ${cell.attempts} attempts` : ""}`}>${cell.attempts > 1 ? cell.attempts : ""}</a>` : html`<span class="square none"></span>`}</td>`)}</tr>`)}</tbody></table></div>`
+          ${step.cells.map((/** @type {any} */ cell, /** @type {number} */ i) => ({ cell, run: data.grid.runs[i] })).reverse().map((/** @type {any} */ { cell, run }) => html`<td key=${run.id} class="cell">${cell ? html`<a class=${`square ${STATES[cell.state]?.tone} ${cell.attempts > 1 ? "again" : ""}`} href=${stepPage(run.id, cell.cmd)} title=${`${step.name} in ${run.id}: ${STATES[cell.state]?.word}${cell.attempts > 1 ? `, ${cell.attempts} attempts` : ""}${cell.count > 1 ? `, × ${cell.count}` : ""}`} aria-label=${`${step.name} in ${run.id}, ${STATES[cell.state]?.word}${cell.attempts > 1 ? `, ${cell.attempts} attempts` : ""}`}>${cell.attempts > 1 ? cell.attempts : ""}</a>` : html`<span class="square none"></span>`}</td>`)}</tr>`)}</tbody></table></div>`
       : html`<${Empty} title="No steps yet">Once it runs, its steps show up here.<//>`}`}`;
 }

@@ -57,9 +57,11 @@ WHERE a.worker IS NOT NULL AND a.app = :app AND NOT EXISTS (SELECT 1 FROM worker
 LIMIT :limit;
 
 -- name: unclaimed
-SELECT {attempt} FROM attempts a
-WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue {among queues} AND a.not_before < :before
-ORDER BY a.not_before LIMIT :limit;
+-- So many of each step in each queue: those that nobody executes must not be all that is seen.
+SELECT {attempt} FROM (
+    SELECT {attempt}, row_number() OVER (PARTITION BY a.queue, a.step ORDER BY a.not_before) AS place FROM attempts a
+    WHERE a.app = :app AND a.worker IS NULL AND a.state = 'READY' AND a.queue {among queues} AND a.not_before < :before) a
+WHERE a.place <= :limit ORDER BY a.not_before;
 
 -- name: attempts_of_runs
 SELECT {attempt} FROM attempts a WHERE a.run {numbered nos} ORDER BY a.token;

@@ -85,16 +85,16 @@ WHERE app = :app AND lim = :name
                     AND i.kind = 'outcome' AND i.dedupe LIKE 'outcome:' || slots.cmd || ':%'));
 
 -- name: give_back
-DELETE FROM slots WHERE holder {among holders} RETURNING lim, key;
+DELETE FROM slots WHERE holder {among holders} RETURNING lim, key, rest;
 
 -- name: give_all_back
-DELETE FROM slots WHERE run {numbered nos} RETURNING lim, key;
+DELETE FROM slots WHERE run {numbered nos} RETURNING lim, key, rest;
 
 -- name: give_others_back
 DELETE FROM slots
 WHERE run = :run AND NOT (cmd {among kept})
   AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.run = slots.run AND a.cmd = slots.cmd)
-RETURNING lim, key;
+RETURNING lim, key, rest;
 
 -- name: slots_of_runs
 SELECT run, cmd, token, granted, lim, rest FROM slots WHERE run {numbered nos} ORDER BY no;

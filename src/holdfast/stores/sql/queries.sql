@@ -276,7 +276,7 @@ SELECT value FROM meta WHERE key = :key;
 -- Runs whose own time is in the future wait for a time that is too late, be it that a worker has let go of them.
 UPDATE runs SET wake_at = :now
 WHERE app = :app AND owner IS NULL AND wake_at > :now
-  AND (status = 'WAITING' OR (status = 'PENDING' AND started_at IS NOT NULL))
+  AND (status IN ('WAITING', 'RETRY') OR (status = 'PENDING' AND started_at IS NOT NULL))
   AND (SELECT h.ts FROM history h WHERE h.run = runs.no ORDER BY h.seq DESC LIMIT 1) > :ahead;
 
 -- name: message_waits
@@ -284,11 +284,18 @@ SELECT 1 FROM inbox i {ordered_join} runs r ON r.no = i.run
 WHERE r.app = :app AND r.owner IS NULL AND r.workflow {among names}
   AND (i.control = 1 OR (r.held = 0 AND (r.status NOT IN ('PENDING', 'RETRY') OR r.wake_at <= :now))) LIMIT 1;
 
+-- part: is_unknown
+workflow NOT IN (SELECT j.value FROM workers w, {elements w.names} WHERE w.app = :app)
+
 -- name: orphans
+-- Those whose time has come, and those that wait and were told something.
 SELECT {columns} FROM runs
-WHERE app = :app AND owner IS NULL AND held = 0 AND wake_at <= :before
-  AND workflow NOT IN (SELECT j.value FROM workers w, {elements w.names} WHERE w.app = :app)
-ORDER BY wake_at LIMIT 100;
+WHERE app = :app AND owner IS NULL AND held = 0 AND wake_at <= :before AND {is_unknown}
+UNION ALL
+SELECT {columns} FROM runs
+WHERE no IN (SELECT i.run FROM inbox i WHERE i.ts <= :before) AND app = :app AND owner IS NULL AND held = 0
+  AND status = 'WAITING' AND (wake_at IS NULL OR wake_at > :before) AND {is_unknown}
+LIMIT 100;
 
 -- name: set_aside
 UPDATE runs SET status = 'STUCK', held = 1, reason = :reason, stuck = :stuck, wake_at = NULL

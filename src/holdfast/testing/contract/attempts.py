@@ -227,12 +227,19 @@ class AttemptContract(Arranged):
         self.asking(store, self.asked("t1", due=now - 2), self.asked("t2", due=now - 1), self.asked("t3", queue="cpu"))
         assert [one.token for one in store.unclaimed(["gpu"], now, 10)] == ["t1", "t2"]
         assert [one.token for one in store.unclaimed(["gpu"], now - 1, 10)] == ["t1"]
-        assert [one.token for one in store.unclaimed(["gpu", "cpu"], now + 1, 2)] == ["t1", "t2"]
+        assert [one.token for one in store.unclaimed(["gpu", "cpu"], now + 1, 1)] == ["t1", "t3"], "of each queue"
         self.executor(store)
         self.claimed(store, limit=1)
         gpu = next(row for row in store.queues() if row.queue == "gpu")
         assert (gpu.waiting, gpu.since, gpu.claimed) == (1, now - 1, 1)
         assert [row.queue for row in store.queues()] == ["cpu", "gpu"]
+
+    def test_what_nobody_claims_is_told_of_each_step(self, store: Store) -> None:
+        """Where a queue goes may depend on the step: Celery has routes."""
+        now = self.clock.now()
+        asked = [self.asked(f"t{i}", due=now - 9 + i) for i in range(3)]
+        self.asking(store, *asked, self.asked("other", step="test", due=now - 1))
+        assert [one.token for one in store.unclaimed(["gpu"], now, 2)] == ["t0", "t1", "other"]
 
     def test_attempts_go_with_their_run(self, store: Store) -> None:
         row = self.asking(store, self.asked("t1"))

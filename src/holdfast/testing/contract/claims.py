@@ -143,6 +143,14 @@ class ClaimContract(Arranged):
         assert not store.set_aside(orphan.no, "again", "unknown")
         assert self.claim(store, names=["other"]) == []
 
+    def test_a_run_that_waits_is_an_orphan_once_it_was_told_something(self, store: Store) -> None:
+        self.leave(store, self.owned(store), Status.WAITING)
+        store.unregister("w1")
+        self.worker(store, "w2", names=["another"])
+        assert store.orphans(self.clock.now() + 1) == []
+        store.post(Message(run_id="r", kind="hook", body=b"{}"))
+        assert [run.id for run in store.orphans(self.clock.now())] == ["r"]
+
     def test_what_is_owned_is_not_set_aside(self, store: Store) -> None:
         row = self.owned(store)
         assert not store.set_aside(row.no, "no", "unknown")

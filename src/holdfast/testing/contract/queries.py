@@ -135,6 +135,25 @@ class QueryContract(Arranged):
         assert ids(owner="w1") == ["a-2"]
         assert ids(prefix="a-", statuses=[Status.SUCCESS]) == ["a-1"]
 
+    def test_runs_are_found_by_what_they_wait_for(self, store: Store) -> None:
+        for run_id, reason in (
+            ("a", "hook 'x', sleep"),
+            ("b", "Hook 'x'"),
+            ("c", "child 'c' and 2 more"),
+            ("d", "100%"),
+        ):
+            self.change(store, self.owned(store, run_id), columns={"reason": reason})
+
+        def ids(*reasons: str, limit: int = 9) -> list[str]:
+            return [row.id for row in store.runs(RunQuery(reasons=reasons, limit=limit))]
+
+        assert ids("hook ") == ["a"]
+        assert ids("hook ", " more") == ["c", "a"]
+        assert ids("hook ", " more", limit=1) == ["c"]
+        assert ids("%") == ["d"]
+        assert ids("nothing of this") == []
+        assert sum(store.counts(RunQuery(reasons=["hook "]), 10).values()) == 1
+
     def test_runs_are_counted_by_status_up_to_a_limit(self, store: Store) -> None:
         self.worker(store)
         store.create(self.new("done"))
