@@ -149,8 +149,8 @@ async def pause_me() -> str:
     """Ends while its run is paused, so that its outcome takes the long way."""
     effect("pause_me")
     run = app.get_run(wf.identity.workflow_id)
-    await run.apause("for a while")
     while await run.astatus() != "PAUSED":
+        await run.apause("for a while")  # and again, if it was resumed before this was seen
         await asyncio.sleep(0.005)
     return "paused"
 
