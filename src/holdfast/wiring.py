@@ -26,7 +26,8 @@ from holdfast.executors.lent import LentThreads
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Carrier, Clock, Executor, Notifier, Store, WorkerKind
-from holdfast.stores.doorbell import Doorbell, Intercom
+from holdfast.stores.doorbell import Doorbell
+from holdfast.stores.intercom import Intercom
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.store import SqlStore
 from holdfast.telemetry.clock import LamportClock

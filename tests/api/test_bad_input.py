@@ -48,7 +48,7 @@ from holdfast.api.options import NO_OPTIONS
 from holdfast.engine.settings import Settings
 from holdfast.executors import loops as loops_module
 from holdfast.stores import ground
-from holdfast.stores.doorbell import Intercom
+from holdfast.stores.intercom import Intercom
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import TestApp
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import effects
@@ -52,10 +53,23 @@ def test_a_bell_whose_file_was_removed_is_not_used_again(world: World) -> None:
     effects.sequence.start(1).result(timeout=20)
     (ours,) = set(litter(world)) - set(workers)
     (world.folder / ours).unlink()
-    effects.sequence.start(1).result(timeout=20)  # nobody can ring, so that it takes a second
     effects.sequence.start(1).result(timeout=20)
     (other,) = set(litter(world)) - set(workers)
     assert other != ours
+
+
+def test_who_waits_takes_another_bell_when_its_own_was_removed(world: World) -> None:
+    world.worker()
+    world.until(lambda: len(litter(world)) == 2)
+    workers = litter(world)
+    run = effects.wait_at_gate.start("open")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run.result, timeout=20)
+        (ours,) = world.until(lambda: set(litter(world)) - set(workers))
+        (world.folder / ours).unlink()
+        world.until(lambda: set(litter(world)) - set(workers), what="another bell")
+        world.open_gate("open")
+        assert waiting.result(20) == "open"
 
 
 def test_what_killed_workers_and_clients_leave_is_cleared_away(world: World) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
 import uuid
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,7 @@ from holdfast.api.inbox import Inbox, refuse_without_history
 from holdfast.api.options import StartOptions
 from holdfast.api.reading import RunReader, Which
 from holdfast.api.requests import Ask, RequestDefinition, check_request, encode_request
-from holdfast.api.results import Waiter
+from holdfast.api.results import Awaited, Waiter
 from holdfast.api.starting import Starter
 from holdfast.core.context import current_step
 from holdfast.core.registry import Definitions
@@ -25,6 +25,16 @@ from holdfast.errors import DecodeError, RequestError, RequestRefusedError, Unkn
 from holdfast.ports import Message, Query
 
 logger = logging.getLogger("holdfast")
+
+
+@dataclass(slots=True)
+class Asked:
+    """A question that was put into a run's inbox, unless what the run has published answers it."""
+
+    name: str
+    definition: RequestDefinition[Any, Any] | None
+    awaited: Awaited[bytes]
+    published: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -45,40 +55,67 @@ class Asker:
         payload: object,
         id: str | None,
         timeout: Duration | None,
-        given_up: threading.Event | None = None,
         *,
         plain: bool = False,
     ) -> Any:
         """Ask a run and wait for its answer; what it has published answers at once. A `plain` answer is JSON data."""
+        return self.answer(self._asked(run, request, payload, id, timeout), plain=plain)
+
+    async def aask(
+        self,
+        run: Which,
+        request: RequestDefinition[Any, Any] | str,
+        payload: object,
+        id: str | None,
+        timeout: Duration | None,
+        *,
+        plain: bool = False,
+    ) -> Any:
+        asked = await asyncio.to_thread(self._asked, run, request, payload, id, timeout)
+        return await self.aanswer(asked, plain=plain)
+
+    def answer(self, asked: Asked, *, plain: bool = False) -> Any:
+        """Wait for the answer of a run that was asked."""
+        found = self.waiter.wait(asked.awaited) if asked.published is None else None
+        return self._read(asked, found, plain)
+
+    async def aanswer(self, asked: Asked, *, plain: bool = False) -> Any:
+        found: bytes | None = None
+        if asked.published is None:
+            found = await self.waiter.wait_async(asked.awaited)
+        return await asyncio.to_thread(self._read, asked, found, plain)
+
+    def start_and_ask(self, name: str, call: bytes, options: StartOptions, ask: Ask[Any]) -> tuple[Which, Asked]:
+        """Start a run with a question in its inbox, in one commit; if the run is there already it is asked."""
+        options = options.with_id_in_step(name)
+        run_id = options.id or str(uuid.uuid4())
+        definition, message = self._question(Which(run_id), ask.request, ask.payload, ask.id)
+        limit = check_request(ask.request, ask.id, ask.timeout)
+        run = self.starter.start(name, call, replace(options, id=run_id), [message])
+        return run, self._awaiting(run, ask.request.name, message.request, limit, definition)
+
+    def _asked(
+        self,
+        run: Which,
+        request: RequestDefinition[Any, Any] | str,
+        payload: object,
+        id: str | None,
+        timeout: Duration | None,
+    ) -> Asked:
         limit = check_request(request, id, timeout)
         definition, message = self._question(run, request, payload, id)
         name = _name_of(request)
         row = self.reader.row(run)
-        answer = None
+        unknown = self._if_unknown(name, row.workflow) if definition is None else ""
+        asked = self._awaiting(run, name, message.request, limit, definition, unknown)
         if definition is not None and definition.data is not None:
-            answer = self.store.data(run.id).get(definition.data)
-        if answer is None:
-            unknown = self._if_unknown(name, row.workflow) if definition is None else ""
-            if self.store.answer(run.id, message.request) is None:
-                refuse_without_history(row, "asked")
-                self.inbox.post(message, f"request {name!r} can't be asked")
-                if unknown:
-                    logger.warning("run %s may never answer: %s", run.id, unknown)
-            answer = self._answer(run, name, message.request, limit, given_up, unknown)
-        return self.definitions.codec.plain(answer) if plain else self._decode(answer, definition and definition.answer)
-
-    def start_and_ask(self, name: str, call: bytes, options: StartOptions, ask: Ask[Any]) -> tuple[Which, Message]:
-        """Start a run with a question in its inbox, in one commit; if the run is there already it is asked."""
-        options = options.with_id_in_step(name)
-        run_id = options.id or str(uuid.uuid4())
-        _, message = self._question(Which(run_id), ask.request, ask.payload, ask.id)
-        return self.starter.start(name, call, replace(options, id=run_id), [message]), message
-
-    def await_answer(self, run: Which, ask: Ask[Any], message: Message, given_up: threading.Event | None = None) -> Any:
-        """What a run has answered that was started with this question."""
-        limit = check_request(ask.request, ask.id, ask.timeout)
-        answer = self._answer(run, ask.request.name, message.request, limit, given_up)
-        return self._decode(answer, ask.request.answer)
+            asked.published = self.store.data(run.id).get(definition.data)
+        if asked.published is None and self.store.answer(run.id, message.request) is None:
+            refuse_without_history(row, "asked")
+            self.inbox.post(message, f"request {name!r} can't be asked")
+            if unknown:
+                logger.warning("run %s may never answer: %s", run.id, unknown)
+        return asked
 
     def _question(
         self, run: Which, request: RequestDefinition[Any, Any] | str, payload: object, id: str | None
@@ -101,34 +138,45 @@ class Asker:
         known = ", ".join(self.definitions.request_models.names()) or "none"
         return f"no request {name!r} is defined in this program, so look at the name; known: {known}"
 
-    def _answer(
+    def _awaiting(
         self,
         run: Which,
         name: str,
         id: str,
         limit: int | None,
-        given_up: threading.Event | None,
+        definition: RequestDefinition[Any, Any] | None,
         unknown: str = "",
-    ) -> bytes:
-        """What the run has answered, encoded, once it has."""
-        found = self.waiter.found(
+    ) -> Asked:
+        awaited = self.waiter.left(
             run, lambda: self.store.answer(run.id, id), f"an answer to request {name!r}",
             f"has not answered request {name!r}",
-            unknown or f"ask again with id={id!r} to get the answer that it may still give", limit, given_up,
+            unknown or f"ask again with id={id!r} to get the answer that it may still give", limit,
         )  # fmt: skip
+        return Asked(name, definition, awaited)
+
+    def _read(self, asked: Asked, found: bytes | None, plain: bool) -> Any:
+        codec = self.definitions.codec
+        answer = asked.published if found is None else self._answer_in(asked, found)
+        assert answer is not None
+        if plain:
+            return codec.plain(answer)
+        model = None if asked.definition is None else asked.definition.answer
+        try:
+            return codec.decode(answer, Any if model is None else model)
+        except DecodeError:  # not what the definition says: give it as it is, as Python would
+            return codec.decode(answer)
+
+    def _answer_in(self, asked: Asked, found: bytes) -> bytes:
+        """What the run has answered; raised if it has refused to."""
         body = msgspec.json.decode(found, type=AnswerBody)
         if bytes(body.error) != b"null":
             error = self.definitions.codec.decode_error(body.error)
             if isinstance(error, RequestError):
                 raise error
-            raise RequestRefusedError(f"run {run.id} refused request {name!r}: {in_words(error)}") from error
+            raise RequestRefusedError(
+                f"run {asked.awaited.run.id} refused request {asked.name!r}: {in_words(error)}"
+            ) from error
         return bytes(body.answer)
-
-    def _decode(self, data: bytes, model: Any) -> Any:
-        try:
-            return self.definitions.codec.decode(data, Any if model is None else model)
-        except DecodeError:  # not what the definition says: give it as it is, as Python would
-            return self.definitions.codec.decode(data)
 
 
 def _name_of(request: RequestDefinition[Any, Any] | str) -> str:

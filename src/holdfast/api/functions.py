@@ -10,14 +10,15 @@ import asyncio
 import functools
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from msgspec import Raw
 
+from holdfast.api.asking import Asked
 from holdfast.api.calls import Call, ChildRun, StepCall, StepFuture
 from holdfast.api.checks import check_arguments, to_epoch
+from holdfast.api.client import Client
 from holdfast.api.direct_calls import call_directly, call_in_transaction
 from holdfast.api.handles import Run
 from holdfast.api.options import (
@@ -33,10 +34,11 @@ from holdfast.api.options import (
     takes,
 )
 from holdfast.api.owner import Owner
+from holdfast.api.reading import Which
 from holdfast.api.requests import Ask, check_request
 from holdfast.api.scratch import in_scratch
 from holdfast.api.signatures import Canvas, Signature, chunks, each, group
-from holdfast.blocking import run_blocking, twin
+from holdfast.blocking import twin
 from holdfast.core.context import current_step
 from holdfast.core.definitions import StepDefinition, WorkflowDefinition
 from holdfast.core.execution import Execution
@@ -83,18 +85,15 @@ class _Startable(abc.ABC, Generic[P, R, F]):
     def start_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
         """Start a run and ask it something, in one commit; the run and its answer. If a run of that id is there already,
         that one is asked."""
-        run, wait = self._start_asking(ask, args, kwargs)
-        return run, wait(None)
+        client, run, asked = self._start_asking(ask, args, kwargs)
+        return Run(client, *run), client.asker.answer(asked)
 
     async def astart_and_ask(self, ask: Ask[A], /, *args: P.args, **kwargs: P.kwargs) -> tuple[Run[R], A]:
         """`start_and_ask` for async code."""
-        run, wait = await asyncio.to_thread(self._start_asking, ask, args, kwargs)
-        return run, await run_blocking(wait)
+        client, run, asked = await asyncio.to_thread(self._start_asking, ask, args, kwargs)
+        return Run(client, *run), await client.asker.aanswer(asked)
 
-    def _start_asking(
-        self, ask: Ask[A], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Run[R], Callable[[threading.Event | None], A]]:
-        """The run, and what waits for its answer."""
+    def _start_asking(self, ask: Ask[A], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Client, Which, Asked]:
         function = self._function
         if not isinstance(ask, Ask):
             raise ArgumentError(
@@ -118,8 +117,7 @@ class _Startable(abc.ABC, Generic[P, R, F]):
         call = function._encode(args, kwargs)
         function._app.codec.check_call(args, kwargs, function._arguments, function._definition.hints)
         client = function._app.client
-        run, message = client.asker.start_and_ask(function.name, bytes(call), self._options, ask)
-        return Run(client, *run), lambda given_up: client.asker.await_answer(run, ask, message, given_up)
+        return client, *client.asker.start_and_ask(function.name, bytes(call), self._options, ask)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Celery's spelling of `start`."""

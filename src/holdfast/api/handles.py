@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import threading
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from holdfast.api.checks import check_number
 from holdfast.api.reading import Which
 from holdfast.api.requests import RequestDefinition
-from holdfast.blocking import run_blocking, twin
+from holdfast.blocking import twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
 from holdfast.errors import RunNotFoundError
@@ -40,11 +39,7 @@ class RunStream:
         return self._client.waiter.stream(self._run, self._after)
 
     async def __aiter__(self) -> AsyncIterator[StreamedItem]:
-        items = iter(self)
-        while True:
-            item = await run_blocking(lambda given_up: next(items, None))
-            if item is None:
-                return
+        async for item in self._client.waiter.astream(self._run, self._after):
             yield item
 
 
@@ -265,12 +260,7 @@ class Run(Generic[R]):
 
     async def aresult(self, timeout: Duration | None = None, *, propagate: bool = True) -> R:
         __tracebackhide__ = True
-
-        def wait(given_up: threading.Event) -> R:
-            __tracebackhide__ = True
-            return self._client.waiter.result(self._which, timeout, given_up, propagate=propagate)  # type: ignore[no-any-return]
-
-        return await run_blocking(wait)
+        return await self._client.waiter.aresult(self._which, timeout, propagate=propagate)  # type: ignore[no-any-return]
 
     @overload
     async def aask(
@@ -293,13 +283,11 @@ class Run(Generic[R]):
         timeout: Duration | None = None,
     ) -> Any:
         """`ask` for async code."""
-        return await run_blocking(
-            lambda given_up: self._client.asker.ask(self._which, request, payload, id, timeout, given_up)
-        )
+        return await self._client.asker.aask(self._which, request, payload, id, timeout)
 
     async def await_data(self, key: str, timeout: Duration | None = None) -> Any:
         """`wait_data` for async code."""
-        return await run_blocking(lambda given_up: self._client.waiter.data(self._which, key, timeout, given_up))
+        return await self._client.waiter.adata(self._which, key, timeout)
 
     async def astatus(self) -> Status:
         return await asyncio.to_thread(lambda: self.status)

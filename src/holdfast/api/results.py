@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from holdfast.api.checks import check_text, duration_of
 from holdfast.api.reading import RunReader, Which
+from holdfast.api.waiting_room import LOOK, WaitingRoom
+from holdfast.blocking import run_blocking
 from holdfast.core.definitions import DEFAULT_APP
+from holdfast.core.loop import running
 from holdfast.core.registry import Definitions
 from holdfast.durations import Duration, in_words
 from holdfast.errors import (
@@ -24,8 +28,9 @@ from holdfast.errors import (
     StoreMovedError,
     StoreUnavailableError,
     WaitTimeoutError,
+    WrongContextError,
 )
-from holdfast.ports import FINAL, Notifier, Query, RunRow, Status, WorkerKind
+from holdfast.ports import FINAL, Notifier, Query, RunRow, Status, StreamRow, WorkerKind
 from holdfast.views.entries import StreamedItem
 from holdfast.views.why import why
 
@@ -33,6 +38,18 @@ logger = logging.getLogger("holdfast")
 T = TypeVar("T")
 WARN_AFTER = 2.0  # seconds without a worker that could go on
 TAKES_LONGER = 0.001  # seconds in which no run is over: it isn't looked at before that
+STREAMED_AT_ONCE = 1_000
+
+
+@dataclass(slots=True)
+class Awaited(Generic[T]):
+    """What somebody waits for. `look` is given a run that was read before, and has it or not yet. `late` words a
+    WaitTimeoutError, with the state of the run, the time that has passed, and what the run lacks."""
+
+    run: Which
+    look: Callable[[RunRow], T | None]
+    late: Callable[[str, str, str], str]
+    limit: int | None  # microseconds
 
 
 @dataclass(slots=True)
@@ -43,22 +60,30 @@ class Waiter:
     store: Query
     notifier: Notifier
     reader: RunReader
+    room: WaitingRoom = field(init=False)
 
-    def result(
-        self,
-        run: Which,
-        timeout: Duration | None,
-        given_up: threading.Event | None = None,
-        *,
-        propagate: bool = True,
-    ) -> Any:
+    def __post_init__(self) -> None:
+        self.room = WaitingRoom(self.notifier)
+
+    # -- results
+
+    def result(self, run: Which, timeout: Duration | None, *, propagate: bool = True) -> Any:
         __tracebackhide__ = True
-        limit = None if timeout is None else duration_of("timeout", timeout, ArgumentError)
+        return self._outcome(self.wait(self._end(run, timeout)), propagate)
 
+    async def aresult(self, run: Which, timeout: Duration | None, *, propagate: bool = True) -> Any:
+        __tracebackhide__ = True
+        row = await self.wait_async(self._end(run, timeout))
+        return await asyncio.to_thread(self._outcome, row, propagate)
+
+    def _end(self, run: Which, timeout: Duration | None) -> Awaited[RunRow]:
         def late(state: str, passed: str, lacks: str) -> str:
             return f"run {run.id} is {state} after {passed}; {lacks or 'it goes on, ask again later'}"
 
-        row = self._watch(run, self._if_over, late, limit, given_up)
+        return Awaited(run, self._if_over, late, _limit(timeout))
+
+    def _outcome(self, row: RunRow, propagate: bool) -> Any:
+        __tracebackhide__ = True
         outcome, failed = self.reader.outcome(row)
         if failed and propagate:
             raise outcome
@@ -77,27 +102,27 @@ class Waiter:
         over = row.status in FINAL and (row.status == Status.SUCCESS or "retry" not in orders)
         return row if over else None
 
-    def data(self, run: Which, key: str, timeout: Duration | None, given_up: threading.Event | None = None) -> Any:
-        """What the run has published under `key`, once it has."""
-        check_text("key", key)
-        limit = None if timeout is None else duration_of("timeout", timeout, ArgumentError)
-        found = self.found(
-            run, lambda: self.store.data(run.id).get(key), f"having published {key!r}", f"has not published {key!r}",
-            "it goes on, wait again later", limit, given_up,
-        )  # fmt: skip
-        return self.definitions.codec.decode(found)
+    # -- what runs leave somewhere
 
-    def found(
-        self,
-        run: Which,
-        find: Callable[[], bytes | None],
-        what: str,
-        not_yet: str,
-        outlook: str,
-        limit: int | None,
-        given_up: threading.Event | None,
-    ) -> bytes:
-        """What the run leaves somewhere, once it has. An error if it ends without, or is stuck."""
+    def data(self, run: Which, key: str, timeout: Duration | None) -> Any:
+        """What the run has published under `key`, once it has."""
+        return self.definitions.codec.decode(self.wait(self._published(run, key, timeout)))
+
+    async def adata(self, run: Which, key: str, timeout: Duration | None) -> Any:
+        found = await self.wait_async(self._published(run, key, timeout))
+        return await asyncio.to_thread(self.definitions.codec.decode, found)
+
+    def _published(self, run: Which, key: str, timeout: Duration | None) -> Awaited[bytes]:
+        check_text("key", key)
+        return self.left(
+            run, lambda: self.store.data(run.id).get(key), f"having published {key!r}", f"has not published {key!r}",
+            "it goes on, wait again later", _limit(timeout),
+        )  # fmt: skip
+
+    def left(
+        self, run: Which, find: Callable[[], bytes | None], what: str, not_yet: str, outlook: str, limit: int | None
+    ) -> Awaited[bytes]:
+        """What the run leaves where `find` finds it. An error if it ends without, or is stuck."""
 
         def look(row: RunRow) -> bytes | None:
             over = self._if_over(row)
@@ -113,51 +138,96 @@ class Waiter:
         def late(state: str, passed: str, lacks: str) -> str:
             return f"run {run.id} {not_yet} within {passed}; it is {state}; {lacks or outlook}"
 
-        return self._watch(run, look, late, limit, given_up)
+        return Awaited(run, look, late, limit)
 
-    def _watch(
-        self,
-        run: Which,
-        look: Callable[[RunRow], T | None],
-        late: Callable[[str, str, str], str],
-        limit: int | None,
-        given_up: threading.Event | None,
-    ) -> T:
-        """Look whenever the run was announced, until there is something. What `look` is given was read before. `late` words
-        a WaitTimeoutError, with the state of the run, the time that has passed, and what the run lacks."""
+    # -- streams
+
+    def stream(self, run: Which, after: int) -> Iterator[StreamedItem]:
+        """Items as they come, until the run is over."""
+        over = False
+        while not over:
+            rows, over = self.wait(self._streamed(run, after))
+            for row in rows:
+                after = row.number
+                yield self.reader.entries.streamed(row)
+
+    async def astream(self, run: Which, after: int) -> AsyncIterator[StreamedItem]:
+        over = False
+        while not over:
+            rows, over = await self.wait_async(self._streamed(run, after))
+            for item in await asyncio.to_thread(list, map(self.reader.entries.streamed, rows)):
+                after = item.number
+                yield item
+
+    def _streamed(self, run: Which, after: int) -> Awaited[tuple[list[StreamRow], bool]]:
+        """The next items, and whether they are the last."""
+
+        def look(row: RunRow) -> tuple[list[StreamRow], bool] | None:
+            is_over = self._if_over(row) is not None  # looked at first: nothing is streamed after the end
+            rows = self.store.stream(run.id, after, STREAMED_AT_ONCE)
+            is_last = is_over and len(rows) < STREAMED_AT_ONCE
+            return (rows, is_last) if rows or is_last else None
+
+        return Awaited(run, look, lambda state, passed, lacks: "", None)
+
+    # -- waiting
+
+    def wait(self, awaited: Awaited[T], given_up: threading.Event | None = None) -> T:
+        """Look whenever the run was announced, until there is something, or somebody has `given_up` for whom this waits."""
         __tracebackhide__ = True
+        run = awaited.run
+        _refuse_in_workflow(run)
+        if time.monotonic() - run.made >= TAKES_LONGER:
+            found = awaited.look(self.reader.row(run))
+            if found is not None:
+                return found
+        looks = self._looks(awaited)
+        watch = self.notifier.watch(run.id)
+        try:
+            while given_up is None or not given_up.is_set():
+                watch.wait(min(LOOK, next(looks)))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            watch.close()
+        raise WaitTimeoutError(f"run {run.id} is not waited for any more", run_id=run.id)
+
+    async def wait_async(self, awaited: Awaited[T]) -> T:
+        """The same for async code."""
+        __tracebackhide__ = True
+        _refuse_in_workflow(awaited.run)
+        if self.notifier.can_watch_many:
+            return await self.room.wait(awaited.run.id, self._looks(awaited))  # type: ignore[no-any-return]
+        return await run_blocking(lambda given_up: self.wait(awaited, given_up))
+
+    def _looks(self, awaited: Awaited[T]) -> Generator[float, None, T]:
+        """Looks, and tells after how many seconds it wants to look again, until there is something."""
+        __tracebackhide__ = True
+        run, limit = awaited.run, awaited.limit
         begun = time.monotonic()
         deadline = begun + (float("inf") if limit is None else limit / 1_000_000)
         warn_at = begun + WARN_AFTER
-        found = None if begun - run.made < TAKES_LONGER else look(self.reader.row(run))
-        if found is not None:
-            return found
-        watch = self.notifier.watch(run.id)
-        try:
-            while True:
-                try:
-                    row = self.reader.row(run)
-                    found = look(row)
-                except (StoreBusyError, StoreUnavailableError) as error:
-                    is_late = time.monotonic() >= deadline or (given_up is not None and given_up.is_set())
-                    if is_late or isinstance(error, StoreLostError | StoreMovedError):
-                        raise
-                    logger.warning("run %s is waited for, though its store can't be asked now: %s", run.id, error)
-                    watch.wait(1.0)
-                    continue
-                if found is not None:
-                    return found
-                now = time.monotonic()
-                if now >= deadline or (given_up is not None and given_up.is_set()):
-                    state = f"{row.status} ({row.reason})" if row.reason else row.status
-                    raise WaitTimeoutError(late(state, in_words(limit or 0), self._lacks(row)), run_id=run.id)
-                if now >= warn_at:
-                    warn_at = float("inf")
-                    if lacks := self._lacks(row):
-                        logger.warning("run %s: %s", run.id, lacks)
-                watch.wait(min(1.0, deadline - now))
-        finally:
-            watch.close()
+        while True:
+            try:
+                row = self.reader.row(run)
+                found = awaited.look(row)
+            except (StoreBusyError, StoreUnavailableError) as error:
+                if time.monotonic() >= deadline or isinstance(error, StoreLostError | StoreMovedError):
+                    raise
+                logger.warning("run %s is waited for, though its store can't be asked now: %s", run.id, error)
+                yield LOOK
+                continue
+            if found is not None:
+                return found
+            now = time.monotonic()
+            if now >= deadline:
+                state = f"{row.status} ({row.reason})" if row.reason else row.status
+                raise WaitTimeoutError(awaited.late(state, in_words(limit or 0), self._lacks(row)), run_id=run.id)
+            if now >= warn_at:
+                warn_at = float("inf")
+                if lacks := self._lacks(row):
+                    logger.warning("run %s: %s", run.id, lacks)
+            yield min(deadline, warn_at) - now
 
     def _lacks(self, row: RunRow) -> str:
         """If the run doesn't go on before a worker is started: that, and what to do about it."""
@@ -176,20 +246,14 @@ class Waiter:
             here = "`from holdfast.default_app import default_app` and `with default_app.worker():`"
         return f"no worker of app {name!r} is alive on {self.store.url}; start one with `holdfast -A <module> worker`, or {here}"
 
-    def stream(self, run: Which, after: int) -> Iterator[StreamedItem]:
-        """Items as they come, until the run is over."""
-        self.reader.row(run)
-        entries = self.reader.entries
-        watch = self.notifier.watch(run.id)
-        try:
-            while True:
-                over = self._if_over(self.reader.row(run))  # looked at first: nothing is streamed after the end
-                for row in self.store.stream(run.id, after, 1_000):
-                    after = row.number
-                    yield entries.streamed(row)
-                if over and not self.store.stream(run.id, after, 1):
-                    return
-                if not over:
-                    watch.wait(1.0)
-        finally:
-            watch.close()
+
+def _limit(timeout: Duration | None) -> int | None:
+    return None if timeout is None else duration_of("timeout", timeout, ArgumentError)
+
+
+def _refuse_in_workflow(run: Which) -> None:
+    if running() is not None:
+        raise WrongContextError(
+            f"run {run.id} is waited for in workflow code, which is replayed; wait for it in a step, or start it as a child: "
+            "call its workflow"
+        )

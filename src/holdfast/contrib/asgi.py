@@ -19,7 +19,6 @@ from holdfast.api.checks import check_id, duration_of
 from holdfast.api.reading import Which
 from holdfast.api.requests import RequestDefinition
 from holdfast.app import App
-from holdfast.blocking import run_blocking
 from holdfast.durations import Duration
 from holdfast.errors import (
     ArgumentError,
@@ -133,11 +132,7 @@ def requests(
             check_id(key, "Idempotency-Key")
         payload = await call.payload()
         try:
-            answer = await run_blocking(
-                lambda given_up: app.client.asker.ask(
-                    Which(run_id), names[name], payload, key, timeout, given_up, plain=True
-                )
-            )
+            answer = await app.client.asker.aask(Which(run_id), names[name], payload, key, timeout, plain=True)
         except WaitTimeoutError as error:
             return 504, {"error": printable(str(error))}
         except RequestRefusedError as refusal:

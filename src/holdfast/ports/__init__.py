@@ -38,7 +38,7 @@ from holdfast.ports.domain_events import (
 from holdfast.ports.executor import Attempt, Executor, Outcome
 from holdfast.ports.limits import Ask, LimitQuery, LimitRow, LimitStore, LimitUse, Line, LineUse, Place, Served, SlotRow
 from holdfast.ports.messages import InboxRow, Message, MessageStore, Posted
-from holdfast.ports.notifier import FOR_ALL, FOR_EXECUTORS, Notifier, OnRing, OnTold, Topic, Watch
+from holdfast.ports.notifier import FOR_ALL, FOR_EXECUTORS, Notifier, OnRing, OnTold, Topic, Watch, Watches
 from holdfast.ports.runs import (
     FINAL,
     Collision,
@@ -139,6 +139,7 @@ __all__ = [
     "Topic",
     "Unsubscription",
     "Watch",
+    "Watches",
     "WorkerKind",
     "WorkerQuery",
     "WorkerRow",

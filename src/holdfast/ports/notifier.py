@@ -51,11 +51,30 @@ class Notifier(Protocol):
     def watch(self, run_id: str) -> Watch:
         """Be told when `announce` names the run."""
 
+    can_watch_many: bool = False
+    """Whether there is `watch_many`."""
+
+    def watch_many(self) -> Watches:
+        """Be told when `announce` names one of any number of runs, none at first. It may take a while, and is for one thread:
+        nothing but `wake` is called by others."""
+        raise AssertionError(f"{self!r} can't watch many")
+
     def close(self) -> None: ...
 
 
 class Watch(Protocol):
-    def wait(self, timeout: float) -> bool:
-        """Block until the run was announced, or the time is over."""
+    def wait(self, timeout: float) -> Collection[str]:
+        """Block until a run was announced, or the time is over; the runs that were. It may be woken for nothing."""
 
     def close(self) -> None: ...
+
+
+class Watches(Watch, Protocol):
+    def add(self, run_ids: Collection[str]) -> None:
+        """Whatever is announced of these runs from now on ends a `wait`."""
+
+    def drop(self, run_id: str) -> None:
+        """Nobody waits for it any more."""
+
+    def wake(self) -> None:
+        """End a `wait` of another thread."""

@@ -1,7 +1,7 @@
 """Push between processes that share a SQLite file: Unix datagram sockets beside it.
 
-An engine listens at `<file>-bell-<number>`; others find it in the workers' table. Whoever waits for a run has a
-bell of its own and tells it to all engines, which ring it when the run changes. Every ring is a hint: a lost one
+An engine listens at `<file>-bell-<number>`; others find it in the workers' table. Whoever waits for runs has a
+bell of its own and tells it to all engines, which ring it when one of them changes. Every ring is a hint: a lost one
 costs the second until the sweep looks anyway, and so does a file system that has no sockets.
 """
 
@@ -17,10 +17,10 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from holdfast.errors import StoreError
-from holdfast.ports import FOR_ALL, FOR_EXECUTORS, Notifier, OnRing, OnTold, Store, Topic, Watch, WorkerKind
+from holdfast.ports import FOR_ALL, FOR_EXECUTORS, Notifier, OnRing, OnTold, Store, Topic, Watch, Watches, WorkerKind
 from holdfast.stores.forks import gate
 
 logger = logging.getLogger("holdfast")
@@ -29,7 +29,10 @@ _PATH_LIMIT = 100  # the system's own limit for socket paths is 104 to 108 bytes
 _NAME_LIMIT = 48  # of the database's own name in that of a bell
 _WATCH_SECONDS = 5.0
 _RECENT = 512
-_TOLD_AT_ONCE = 90  # numbers that fit into what is received at once, however long they are
+_AT_ONCE = 2048  # bytes of a message
+_WATCHERS = 10_000
+"""With more of them than that those who have not said for long that they wait are forgotten."""
+_RENEWED = 1.0  # seconds after which those who wait say so again: there may be other engines by then
 _CLEAR_EVERY = 60.0
 _PROBES = 200
 """How many bells of others are tried at a time, in case their processes have died."""
@@ -65,6 +68,10 @@ class Bell:
     def is_ours(self) -> bool:
         return self._pid == os.getpid()
 
+    def can_be_rung(self) -> bool:
+        """Whether nobody has removed its file."""
+        return os.path.exists(self._path)
+
     def drain(self) -> None:
         """Forget what it was rung for."""
         self.socket.settimeout(0)
@@ -82,6 +89,8 @@ class Bell:
 class Doorbell(Notifier):
     """Rings between the processes of one file."""
 
+    can_watch_many = True
+
     def __init__(self, store: Store, path: str) -> None:
         self._store = store
         self._folder, name = os.path.split(path)
@@ -93,6 +102,7 @@ class Doorbell(Notifier):
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._watchers: dict[str, dict[str, float]] = {}
+        self._next_forgetting = 0.0
         self._recent: OrderedDict[str, int] = OrderedDict()
         self._spare: list[Bell] = []
         self._known: tuple[float, list[str]] = (0.0, [])
@@ -136,12 +146,14 @@ class Doorbell(Notifier):
 
     def borrow(self) -> Bell:
         """A bell for somebody who waits."""
-        try:
-            bell = self._spare.pop()
-        except IndexError:
-            return self.hang()
-        bell.drain()
-        return bell
+        with contextlib.suppress(IndexError):
+            while True:
+                bell = self._spare.pop()
+                if bell.can_be_rung():
+                    bell.drain()
+                    return bell
+                bell.take_down()
+        return self.hang()
 
     def give_back(self, bell: Bell) -> None:
         """Keep it for the next who waits, unless it could be left behind: children of multiprocessing end all of a sudden."""
@@ -177,14 +189,15 @@ class Doorbell(Notifier):
     def _receive(self, bell: socket.socket, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> None:
         while True:
             try:
-                data = bell.recv(2048)
+                data = bell.recv(_AT_ONCE)
             except OSError:
                 return
             if data == b"stop":
                 return
             match data.split(b"\0"):
-                case [b"watch", run_id, name, since] if since.isdigit():
-                    self._add_watcher(run_id.decode(errors="replace"), os.fsdecode(name), int(since))
+                case [b"watch", name, since, *run_ids] if since.isdigit():
+                    runs = [run_id.decode(errors="replace") for run_id in run_ids]
+                    self._add_watcher(os.fsdecode(name), int(since), runs)
                 case [b"ring", topic] if topic in _TOPICS:
                     if _TOPICS[topic] in topics:
                         on_ring(_TOPICS[topic])
@@ -193,31 +206,41 @@ class Doorbell(Notifier):
                 case _:
                     on_ring(Topic.EVERYTHING)
 
-    def _add_watcher(self, run_id: str, name: str, since: int) -> None:
-        with self._lock:
-            self._watchers.setdefault(run_id, {})[name] = time.monotonic() + _WATCH_SECONDS
-            has_changed = self._recent.get(run_id, 0) >= since  # while the message was under way
-        if has_changed:
-            self._send(name, b"ring")
-
-    def announce(self, run_ids: Iterable[str]) -> None:
-        names: set[str] = set()
+    def _add_watcher(self, name: str, since: int, run_ids: Iterable[str]) -> None:
+        until = time.monotonic() + _WATCH_SECONDS
         with self._lock:
             for run_id in run_ids:
-                names.update(self._watchers.pop(run_id, ()))
+                self._watchers.setdefault(run_id, {})[name] = until
+            changed = [run_id for run_id in run_ids if self._recent.get(run_id, 0) >= since]  # while this was under way
+        self._ring_watcher(name, changed)
+
+    def announce(self, run_ids: Iterable[str]) -> None:
+        rung: dict[str, list[str]] = {}
+        with self._lock:
+            for run_id in run_ids:
+                for name in self._watchers.pop(run_id, ()):
+                    rung.setdefault(name, []).append(run_id)
                 self._recent[run_id] = time.monotonic_ns()
                 self._recent.move_to_end(run_id)
             while len(self._recent) > _RECENT:
                 self._recent.popitem(last=False)
-            if len(self._watchers) > 10_000:
-                now = time.monotonic()
-                self._watchers = {
-                    run: left
-                    for run, names_of in self._watchers.items()
-                    if (left := {n: t for n, t in names_of.items() if t > now})
-                }
-        for name in names:
-            self._send(name, b"ring")
+            if len(self._watchers) > _WATCHERS:
+                self._forget_watchers(time.monotonic())
+        for name, changed in rung.items():
+            self._ring_watcher(name, changed)
+
+    def _forget_watchers(self, now: float) -> None:
+        if now >= self._next_forgetting:
+            self._next_forgetting = now + _WATCH_SECONDS
+            self._watchers = {
+                run_id: left
+                for run_id, names in self._watchers.items()
+                if (left := {name: until for name, until in names.items() if until > now})
+            }
+
+    def _ring_watcher(self, name: str, run_ids: Iterable[str]) -> None:
+        for message in _messages(b"ring", run_ids):
+            self._send(name, message)
 
     # -- anybody's side
 
@@ -226,9 +249,8 @@ class Doorbell(Notifier):
         self._tell_workers(b"ring\0" + topic.encode(), everyone, "" if topic in FOR_ALL else kind)
 
     def tell(self, owner: str, runs: Sequence[int]) -> None:
-        for at in range(0, len(runs), _TOLD_AT_ONCE):
-            told = [b"%d" % no for no in runs[at : at + _TOLD_AT_ONCE]]
-            self.tell_engines(b"\0".join((b"told", owner.encode(), *told)))
+        for message in _messages(b"told\0" + owner.encode(), map(str, runs)):
+            self.tell_engines(message)
 
     def tell_engines(self, data: bytes) -> bool:
         """Whether there is an engine to tell."""
@@ -266,7 +288,15 @@ class Doorbell(Notifier):
         return _TOLD
 
     def watch(self, run_id: str) -> Watch:
-        return _SocketWatch(self, run_id)
+        watch = self.watch_many()
+        watch.add([run_id])
+        return watch
+
+    def watch_many(self) -> Watches:
+        return _SocketWatch(self)
+
+    def wake(self, bell: Bell) -> None:
+        self._send(bell.name, b"wake")
 
     def close(self) -> None:
         if self._in is not None:
@@ -283,100 +313,105 @@ class Doorbell(Notifier):
         _take_down_all(self._spare)
 
 
-class _SocketWatch(Watch):
-    def __init__(self, doorbell: Doorbell, run_id: str) -> None:
+class _SocketWatch(Watches):
+    """Who waits for runs, with a bell. Without one, it looks more often."""
+
+    def __init__(self, doorbell: Doorbell) -> None:
         self._doorbell = doorbell
+        self._runs: set[str] = set()
+        self._untold: dict[str, int] = {}  # runs that engines are still to be told of, and since when a change counts
+        self._renew_at = time.monotonic() + _RENEWED
         self._bell: Bell | None = None
-        self._told = False
-        self._rung_at: int | None = None  # a ring has ended the watch
-        self._was_rung = True  # else its file may be gone, and nobody will ever ring it
         doorbell.clear_stale()
-        with contextlib.suppress(OSError):  # without a bell of its own it looks more often
-            self._bell = doorbell.borrow()
-            self._message = b"\0".join((b"watch", run_id.encode(), os.fsencode(self._bell.name), b""))
-            self._told = self._tell(time.monotonic_ns())
+        self._take_bell()
 
-    def _tell(self, since: int) -> bool:
-        """Ask for a ring, also for what was announced since then: the clock is one for all processes."""
-        return self._doorbell.tell_engines(self._message + str(since).encode())
+    def _take_bell(self) -> None:
+        with contextlib.suppress(OSError):
+            self._bell = self._doorbell.borrow()
 
-    def wait(self, timeout: float) -> bool:
-        if self._rung_at is not None:
-            self._told, self._rung_at = self._tell(self._rung_at), None
+    def add(self, run_ids: Collection[str]) -> None:
+        self._runs.update(run_ids)
+        self._ask_for(run_ids)
+        self._tell()
+
+    def drop(self, run_id: str) -> None:
+        self._runs.discard(run_id)
+        self._untold.pop(run_id, None)
+
+    def wake(self) -> None:
+        if self._bell is not None:
+            self._doorbell.wake(self._bell)
+
+    def _ask_for(self, run_ids: Iterable[str]) -> None:
+        """Rings for what is announced from now on: the clock is one for all processes."""
+        now = time.monotonic_ns()
+        for run_id in run_ids:
+            self._untold.setdefault(run_id, now)
+
+    def _tell(self) -> None:
+        """Ask the engines to ring. What they have not heard they are told again."""
+        if self._bell is None or not self._untold:
+            return
+        since = min(self._untold.values())
+        head = b"\0".join((b"watch", os.fsencode(self._bell.name), str(since).encode()))
+        if all([self._doorbell.tell_engines(message) for message in _messages(head, self._untold)]):
+            self._untold.clear()
+
+    def wait(self, timeout: float) -> Collection[str]:
+        if time.monotonic() >= self._renew_at:
+            self._renew()
+        self._tell()
         # While there is no engine yet, or it has not heard of this, nobody will ring.
-        timeout = max(timeout if self._told else min(timeout, 0.05), 0.001)
+        timeout = max(min(timeout, 0.05) if self._untold else timeout, 0.001)
         if self._bell is None:
             time.sleep(timeout)
-            return False
-        self._bell.socket.settimeout(timeout)
+            return ()
         try:
-            self._bell.socket.recv(64)
-        except TimeoutError:
-            self._told = self._tell(time.monotonic_ns())  # there may be other engines by now
-            self._was_rung = False
-            return False
+            rung = self._receive(self._bell.socket, timeout)
         except OSError:
-            return False
-        # Most who are rung need no other ring, so it is asked for only when they wait again.
-        self._rung_at = time.monotonic_ns()
-        self._was_rung = True
-        return True
+            return ()
+        # A ring has ended the watch. Most who are rung need no other, so it is asked for only if they wait again.
+        self._ask_for(rung)
+        return rung
 
-    def close(self) -> None:
-        if self._bell is None:
-            return
-        if self._was_rung:
-            self._doorbell.give_back(self._bell)
-        else:
+    def _renew(self) -> None:
+        """Tell everybody again, with another bell if this one can't be rung any more."""
+        self._renew_at = time.monotonic() + _RENEWED
+        self._ask_for(self._runs)
+        if self._bell is not None and not self._bell.can_be_rung():
             self._bell.take_down()
+            self._bell = None
+        if self._bell is None:
+            self._take_bell()
 
-
-class Intercom(Notifier):
-    """The same within one process, for a store in memory."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._listeners: list[Callable[[Topic], None]] = []
-        self._announced = 0
-        self._runs: dict[str, int] = {}
-
-    def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
-        self._listeners.append(on_ring)
-        return ""
-
-    def ring(self, topic: Topic, everyone: bool = False) -> None:
-        for on_ring in self._listeners:
-            on_ring(topic)
-
-    def announce(self, run_ids: Iterable[str]) -> None:
-        with self._changed:
-            self._announced += 1
-            for run_id in run_ids:
-                self._runs[run_id] = self._announced
-            self._changed.notify_all()
-
-    def watch(self, run_id: str) -> Watch:
-        return _IntercomWatch(self, run_id)
+    def _receive(self, bell: socket.socket, timeout: float) -> set[str]:
+        bell.settimeout(timeout)
+        received = [bell.recv(_AT_ONCE)]
+        if len(self._runs) > 1:  # there may be more
+            bell.settimeout(0)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    received.append(bell.recv(_AT_ONCE))
+        named = {id.decode(errors="replace") for each in received for id in each.split(b"\0")[1:]}
+        return named & self._runs
 
     def close(self) -> None:
-        self._listeners.clear()
+        if self._bell is not None:
+            self._doorbell.give_back(self._bell)
 
 
-class _IntercomWatch(Watch):
-    def __init__(self, intercom: Intercom, run_id: str) -> None:
-        self._intercom = intercom
-        self._run_id = run_id
-        self._seen = intercom._runs.get(run_id, 0)
-
-    def wait(self, timeout: float) -> bool:
-        intercom = self._intercom
-        with intercom._changed:
-            changed = intercom._changed.wait_for(lambda: intercom._runs.get(self._run_id, 0) > self._seen, timeout)
-            self._seen = intercom._runs.get(self._run_id, 0)
-        return changed
-
-    def close(self) -> None:
-        return None
+def _messages(head: bytes, words: Iterable[str]) -> Iterator[bytes]:
+    """As few messages as hold all these words."""
+    parts, size = [head], len(head)
+    for word in words:
+        part = word.encode(errors="replace")
+        if len(parts) > 1 and size + 1 + len(part) > _AT_ONCE:
+            yield b"\0".join(parts)
+            parts, size = [head], len(head)
+        parts.append(part)
+        size += 1 + len(part)
+    if len(parts) > 1:
+        yield b"\0".join(parts)
 
 
 def _take_down_all(bells: list[Bell]) -> None:

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import generators
 
 from holdfast.errors import StoreError
-from holdfast.ports import Notifier, OnRing, OnTold, Topic, Watch
+from holdfast.ports import Notifier, OnRing, OnTold, Topic, Watch, Watches
 from holdfast.stores.postgres import PostgresDatabase
 from holdfast.stores.postgres_sql import ENGINES, EXECUTORS, PROGRAMS, Note, channel_of, notify, rings_of
 
@@ -38,6 +38,8 @@ _of_the_parent: list[Line] = []
 
 class PostgresNotifier(Notifier):
     """Rings between the processes of one schema."""
+
+    can_watch_many = True
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
@@ -106,8 +108,13 @@ class PostgresNotifier(Notifier):
         return channel_of(self._database.schema, ENGINES)
 
     def watch(self, run_id: str) -> Watch:
+        watch = self.watch_many()
+        watch.add([run_id])
+        return watch
+
+    def watch_many(self) -> Watches:
         self._start_listening(PROGRAMS)
-        return _Watch(self._watches, self._lock, run_id)
+        return _Watch(self._watches, self._lock)
 
     def _start_listening(self, whom: str) -> None:
         with self._lock:
@@ -184,7 +191,7 @@ class PostgresNotifier(Notifier):
         with self._lock:
             for run_id in run_ids:
                 for watch in self._watches.get(run_id, ()):
-                    watch.rung.set()
+                    watch.ring(run_id)
 
     def close(self) -> None:
         self._is_closed.set()
@@ -227,24 +234,48 @@ class Line:
         self._connection.close()
 
 
-class _Watch(Watch):
-    def __init__(self, watches: dict[str, set[_Watch]], lock: threading.Lock, run_id: str) -> None:
-        self._watches, self._lock, self._run_id = watches, lock, run_id
-        self.rung = threading.Event()
-        with lock:
-            watches.setdefault(run_id, set()).add(self)
+class _Watch(Watches):
+    """Who waits for runs. `lock` guards all that is waited for in this process, and what was rung."""
 
-    def wait(self, timeout: float) -> bool:
-        rung = self.rung.wait(timeout)
-        self.rung.clear()
+    def __init__(self, watches: dict[str, set[_Watch]], lock: threading.Lock) -> None:
+        self._watches, self._lock = watches, lock
+        self._runs: set[str] = set()
+        self._rung: set[str] = set()
+        self._is_rung = threading.Event()
+
+    def add(self, run_ids: Collection[str]) -> None:
+        with self._lock:
+            self._runs.update(run_ids)
+            for run_id in run_ids:
+                self._watches.setdefault(run_id, set()).add(self)
+
+    def drop(self, run_id: str) -> None:
+        with self._lock:
+            self._runs.discard(run_id)
+            self._rung.discard(run_id)
+            left = self._watches.get(run_id, set())
+            left.discard(self)
+            if not left:
+                self._watches.pop(run_id, None)
+
+    def ring(self, run_id: str) -> None:
+        """Called with the lock."""
+        self._rung.add(run_id)
+        self._is_rung.set()
+
+    def wake(self) -> None:
+        self._is_rung.set()
+
+    def wait(self, timeout: float) -> Collection[str]:
+        self._is_rung.wait(timeout)
+        with self._lock:
+            self._is_rung.clear()
+            rung, self._rung = self._rung, set()
         return rung
 
     def close(self) -> None:
-        with self._lock:
-            left = self._watches.get(self._run_id, set())
-            left.discard(self)
-            if not left:
-                self._watches.pop(self._run_id, None)
+        for run_id in list(self._runs):
+            self.drop(run_id)
 
 
 def _read(note: bytes) -> Any:

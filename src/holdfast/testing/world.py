@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -34,7 +34,7 @@ from holdfast.errors import ArgumentError, ContinueAsNew, NondeterminismError, W
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt, RunRow, Watch
-from holdfast.stores.doorbell import Intercom
+from holdfast.stores.intercom import Intercom
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.clock import SkippingClock
 from holdfast.testing.mocks import Call, Mockable, Mocks
@@ -279,7 +279,9 @@ class _InProcessExecutor(LocalExecutor):
 
 
 class _SkippingIntercom(Intercom):
-    """Whoever waits for a run lets time skip, and is told if nothing can happen any more."""
+    """Whoever waits for a run lets time skip, and is told if nothing can happen any more: each for itself."""
+
+    can_watch_many = False
 
     def __init__(self, world: TestApp) -> None:
         super().__init__()
@@ -318,19 +320,19 @@ class _SkippingWatch(Watch):
                 self._counts = counts
                 self._world.clock.waiting(1 if counts else -1, in_step=self._in_step)
 
-    def wait(self, timeout: float) -> bool:
+    def wait(self, timeout: float) -> Collection[str]:
         __tracebackhide__ = True
-        if self._inner.wait(0):
-            return True
+        if rung := self._inner.wait(0):
+            return rung
         self.count(True)
-        if self._inner.wait(min(timeout, 0.02)):
-            return True
+        if rung := self._inner.wait(min(timeout, 0.02)):
+            return rung
         self._world._check_engine()
         if self._world.clock.stalls > 3 and not self._in_step:
             row = self._world.store.get(self.run_id)
             if row is not None and row.status not in ("SUCCESS", "FAILURE", "CANCELLED", "STUCK"):
                 raise WaitTimeoutError(self._world._outlook(row), run_id=self.run_id)
-        return False
+        return ()
 
     def close(self) -> None:
         self._on_close(self)
