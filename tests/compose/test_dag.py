@@ -15,6 +15,7 @@ from holdfast import (
     DagFailed,
     DefinitionError,
     DuplicateNameError,
+    FatalError,
     RunCancelledError,
     Saga,
     SagaFailed,
@@ -22,6 +23,7 @@ from holdfast import (
     group,
     hook,
     sleep,
+    this_step,
 )
 from holdfast.testing import TestApp
 
@@ -119,25 +121,50 @@ def test_a_step_sees_what_it_comes_after_and_nothing_else(app: App) -> None:
 
 
 @pytest.mark.parametrize("kind", [Dag, Saga])
-def test_a_lambda_that_gives_a_coroutine_fails_and_says_what_to_give(app: App, kind: type[Dag | Saga]) -> None:
-    """In a run and in a plain call alike: the step was defined as a plain one, and nobody awaits what it gives."""
+def test_what_a_lambda_gives_to_be_awaited_is_awaited(app: App, kind: type[Dag | Saga]) -> None:
+    """In a run and in a plain call alike: a function, a step, and something that fails only when it is awaited."""
 
     async def charge(order: str) -> str:
-        return f"{order} is paid"
+        await asyncio.sleep(0)
+        return f"{order} is paid, attempt {this_step.attempt}"
 
-    given = []
-    good = kind("good", app=app).add_step("charge", charge)
-    bad = kind("bad", app=app).add_step("charge", lambda order: given.append(charge(order)) or given[-1], max_retries=0)
-    said = "can't be recorded; await it.* give the async function itself"
+    @app.step
+    async def ship(order: str) -> str:
+        return f"{order} is sent"
+
+    async def fail() -> None:
+        raise FatalError("no more stamps")
+
+    good = kind("good", app=app).add_step("charge", lambda order: charge(order))
+    good.add_step("ship", lambda ctx: ship(ctx["order"]))
+    bad = kind("bad", app=app).add_step("stamp", lambda ctx: fail())
+    told = {"order": "o", "charge": "o is paid, attempt 1", "ship": "o is sent"}
     with TestApp(app):
-        assert good.start({"order": "o"}).result()["charge"] == "o is paid"
-        with pytest.raises((DagFailed, SagaFailed), match=said):
-            bad.start({"order": "o"}).result()
-    assert asyncio.run(good({"order": "o"}))["charge"] == "o is paid"
-    with pytest.raises((DagFailed, SagaFailed), match=said):
-        asyncio.run(bad({"order": "o"}))
-    for each in given:
-        each.close()  # else Python warns that nobody has awaited it
+        assert good.start({"order": "o"}).result() == told
+        with pytest.raises((DagFailed, SagaFailed), match="no more stamps"):
+            bad.start({}).result()
+    assert asyncio.run(good({"order": "o"})) == told
+    with pytest.raises((DagFailed, SagaFailed), match="no more stamps"):
+        asyncio.run(bad({}))
+
+
+def test_a_compensation_that_a_lambda_gives_to_be_awaited_is_awaited(app: App) -> None:
+    refunded = []
+
+    async def refund(payment: str) -> None:
+        refunded.append(payment)
+
+    async def book() -> None:
+        raise FatalError("full")
+
+    saga = Saga("trip", app=app)
+    saga.add_step("pay", lambda: "p1", lambda ctx: refund(ctx["pay"]))
+    saga.add_step("book", lambda: book())
+    with TestApp(app), pytest.raises(SagaFailed, match="Compensated: pay"):
+        saga.start({}).result()
+    with pytest.raises(SagaFailed, match="Compensated: pay"):
+        asyncio.run(saga({}))
+    assert refunded == ["p1", "p1"]
 
 
 def test_large_values_are_recorded_once(app: App) -> None:

@@ -16,7 +16,7 @@ from holdfast.api.functions import AsyncWorkflow
 from holdfast.api.options import workflow_options
 from holdfast.api.owner import Owner
 from holdfast.codec import digest
-from holdfast.compose.handlers import Handler, Scope, define, find, is_async
+from holdfast.compose.handlers import Handler, Scope, define, find
 from holdfast.core.execution import Execution
 from holdfast.core.loop import running
 from holdfast.core.pending import Recorded
@@ -153,11 +153,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         args, kwargs = self._handlers[key].plain_arguments(context)
         function = self._functions[key]
         found = function(*args, **kwargs)
-        if is_async(function):
-            return await found
-        if inspect.iscoroutine(found):
-            self._home.codec.encode(found, f"the result of step {self._handlers[key].name!r}")  # raises, as in a run
-        return found
+        return await found if inspect.isawaitable(found) else found
 
 
 class StepValues:

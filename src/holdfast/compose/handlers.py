@@ -6,9 +6,12 @@ are recorded: large ones are recorded once, as somebody's result, and referred t
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from msgspec import Raw
@@ -178,7 +181,7 @@ def define(
             f"{what}: {function!r} is a canvas; give the step itself, or a workflow that awaits the canvas"
         )
     else:
-        function = home.define_step(function, name, step_options(options), place)
+        function = home.define_step(awaiting(function), name, step_options(options), place)
         per_call = {}
     handler = Handler(function.name, isinstance(function, Workflow), function._definition.signature, per_call)
     return handler, function
@@ -211,6 +214,27 @@ def find(home: Owner, name: str, is_workflow: bool) -> Handler:
         child_options(NO_OPTIONS, definition.options.durable, 0) if isinstance(definition, WorkflowDefinition) else {}
     )
     return Handler(name, is_workflow, definition.signature, per_call)
+
+
+def awaiting(function: Any) -> Any:
+    """The function, or if it is a plain one that may give something to be awaited (`lambda ctx: charge(ctx["order"])`), one
+    that awaits it: on a loop for this attempt, as a plain step has a thread of its own. Called directly in async code it
+    leaves that to whoever calls."""
+    if not isinstance(function, FunctionType) or inspect.iscoroutinefunction(function):
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        if not inspect.isawaitable(found) or asyncio._get_running_loop() is not None:
+            return found
+        return asyncio.run(_await(found))
+
+    return call
+
+
+async def _await(found: Awaitable[Any]) -> Any:
+    return await found
 
 
 def is_async(function: Any) -> bool:
