@@ -35,6 +35,18 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 def to_us(value: Duration, what: str = "duration") -> int:
     """Microseconds in `value`; ValueError or TypeError say what was wrong with `what`. What is longer than anybody will
     wait is cut to LONGEST."""
+    us = _signed(value, what)
+    if us < 0:
+        raise ValueError(f"{what}: {show(value)} is negative; give {type_names}")
+    return us
+
+
+def to_wait(value: Duration, what: str) -> int:
+    """The same for a time to wait, which may be over already: it was counted to a moment, and whoever counts is late."""
+    return max(0, _signed(value, what))
+
+
+def _signed(value: Duration, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float, str, dt.timedelta)):
         raise TypeError(f"{what}: {show(value)} is not a duration; give {type_names}")
     if isinstance(value, dt.timedelta):
@@ -47,9 +59,7 @@ def to_us(value: Duration, what: str = "duration") -> int:
         if not math.isfinite(value):
             raise ValueError(f"{what}: {show(value)} is not a finite duration; give {type_names}")
         us = value * SECOND
-    if us < 0:
-        raise ValueError(f"{what}: {show(value)} is negative; give {type_names}")
-    return round(min(us, LONGEST))
+    return round(max(-LONGEST, min(us, LONGEST)))
 
 
 def _parse(text: str, what: str) -> float:

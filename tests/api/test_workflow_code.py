@@ -23,10 +23,12 @@ from holdfast import (
     Status,
     WorkflowTimeoutError,
     WrongContextError,
+    define_request,
     hook,
     shield,
     sleep,
     this_step,
+    wait_for_event,
     wf,
 )
 from holdfast.engine.settings import Settings
@@ -543,6 +545,57 @@ def test_all_sleeps_are_durable_and_skipped(app: App, how: str) -> None:
         assert world.now - begin == dt.timedelta(days=7)
         fired = next(event for event in run.history() if event.kind == "TimerFired")
         assert fired.detail["due"] == begin + dt.timedelta(days=7)
+
+
+def test_a_sleep_until_a_moment_ends_then_and_at_once_if_it_has_passed(app: App) -> None:
+    @app.workflow
+    async def reminds(at: dt.datetime) -> float:
+        begun = wf.utc_now()
+        await sleep(at)
+        await sleep(at - wf.utc_now())
+        await sleep(at - dt.timedelta(days=1))
+        return (wf.utc_now() - begun).total_seconds()
+
+    @app.workflow
+    def reminds_plainly(at: dt.datetime) -> float:
+        begun = wf.utc_now()
+        wf.sleep(at)
+        wf.sleep(begun - at)
+        return (wf.utc_now() - begun).total_seconds()
+
+    for workflow in (reminds, reminds_plainly):
+        with TestApp(app) as world:
+            at = world.now + dt.timedelta(days=3)
+            assert workflow.start(at).result() == 3 * 86_400
+            assert workflow.start(at).result() == 0
+            assert world.now == at
+
+
+def test_a_sleep_until_a_moment_needs_to_know_where(app: App) -> None:
+    @app.workflow
+    async def reminds() -> None:
+        await sleep(dt.datetime(2030, 1, 1))
+
+    with TestApp(app), pytest.raises(ArgumentError, match="has no time zone; give e.g."):
+        reminds.start().result()
+
+
+def test_what_is_waited_for_until_a_time_that_has_passed_times_out_at_once(app: App) -> None:
+    question = define_request("question", str, answer=str)
+
+    @app.workflow
+    async def waits(how: str) -> str:
+        over = dt.timedelta(seconds=-5)
+        if how == "hook":
+            return str(await hook("approval", timeout=over))
+        if how == "event":
+            return str(await wait_for_event("Approved", timeout=over))
+        return (await question.next(timeout=over)).payload
+
+    with TestApp(app):
+        for how in ("hook", "event", "request"):
+            with pytest.raises(TimeoutError):
+                waits.start(how).result()
 
 
 def test_a_sleep_of_nothing_still_lets_others_go_first(app: App) -> None:

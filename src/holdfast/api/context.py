@@ -19,12 +19,13 @@ from holdfast.api.domain_events import emit_now, wait_for_event
 from holdfast.api.hooks import ask_hook, encode_payload
 from holdfast.api.scratch import Scratch, scratch
 from holdfast.api.tokens import StepToken
+from holdfast.api.waiting import sleep_us
 from holdfast.core.context import StepContext, current_step
 from holdfast.core.domain_events import Where
 from holdfast.core.execution import Execution
 from holdfast.core.greenlets import wait_plainly
 from holdfast.core.loop import Future, running
-from holdfast.durations import Duration, to_us
+from holdfast.durations import Duration
 from holdfast.errors import ContinueAsNew, WrongContextError
 
 T = TypeVar("T")
@@ -175,14 +176,13 @@ class WorkflowContext:
         here.program.check_call(args, kwargs)
         raise ContinueAsNew(args, kwargs)
 
-    def sleep(self, duration: Duration) -> None:
+    def sleep(self, duration: Duration | dt.datetime) -> None:
         """The plain-call form of `await sleep(...)`."""
         here = _here()
-        us = to_us(duration, "sleep")
         if isinstance(here, Execution):
-            wait_plainly(here.loop.sleep(us))
+            wait_plainly(here.loop.sleep(sleep_us(duration, here.loop.now)))
         else:
-            time.sleep(us / 1_000_000)
+            time.sleep(sleep_us(duration, time.time_ns() // 1_000) / 1_000_000)
 
     def hook(self, name: str, *, timeout: Duration | None = None, key: str | None = None) -> Any:
         """The plain-call form of `await hook(...)`."""

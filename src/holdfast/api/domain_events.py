@@ -18,7 +18,7 @@ from holdfast.core.context import StepContext, current_step
 from holdfast.core.domain_events import Where, address, check_event_key, check_event_name, check_where, event_id
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
-from holdfast.durations import Duration, to_us
+from holdfast.durations import Duration, to_wait
 from holdfast.printing import show
 
 M = TypeVar("M")
@@ -105,5 +105,5 @@ def wait_for_event(
     if payload is not None:
         check_model("payload", payload)
     wanted = check_where(name, where)
-    us = None if timeout is None else to_us(timeout, "timeout")
+    us = None if timeout is None else to_wait(timeout, "timeout")
     return EventWait(execution, name, us, address(wanted), payload, wanted)

@@ -15,7 +15,7 @@ from holdfast.core.domain_events import Scalar
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future, running
 from holdfast.core.pending import PendingHook
-from holdfast.durations import Duration, in_words, to_us
+from holdfast.durations import Duration, in_words, to_wait
 from holdfast.errors import DecodeError, DefinitionError, HookPayloadError, WrongContextError
 from holdfast.printing import show
 
@@ -123,7 +123,7 @@ def run_that_waits(what: str, word: str) -> Execution:
 def ask_hook(name: str, timeout: Duration | None, key: str | None, model: Any) -> HookCall[Any]:
     execution = run_that_waits(f"hook({show(name)})", "hook")
     check_hook(name, key, DefinitionError)
-    us = None if timeout is None else to_us(timeout, "timeout")
+    us = None if timeout is None else to_wait(timeout, "timeout")
     return HookCall(execution, name, us, key or "", model)
 
 

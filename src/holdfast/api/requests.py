@@ -19,7 +19,7 @@ from holdfast.codec import Codec
 from holdfast.core import events as ev
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future
-from holdfast.durations import Duration, in_words, to_us
+from holdfast.durations import Duration, in_words, to_wait
 from holdfast.errors import (
     ArgumentError,
     ContinueAsNew,
@@ -104,7 +104,7 @@ class RequestDefinition(Generic[M, A]):
     def next(self, *, timeout: Duration | None = None) -> Coroutine[None, None, Request[M, A]]:
         """Wait for the next request; TimeoutError in the workflow if none comes in that time."""
         execution = self._here()
-        us = None if timeout is None else to_us(timeout, "timeout")
+        us = None if timeout is None else to_wait(timeout, "timeout")
         return Call(execution, lambda: self._listen(execution, us), f"request {self.name!r}")
 
     def _here(self) -> Execution:
