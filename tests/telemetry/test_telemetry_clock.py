@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.telemetry import MAX_CLOCK, LamportClock
+from holdfast.telemetry.clock import MAX_BELIEVED
 
 JUNK = [None, True, False, -1, -(2**70), 1.0, 3.7, float("nan"), "7", b"7", [], {}, object, MAX_CLOCK + 1, 2**200]
 clock_values = st.integers(0, MAX_CLOCK)
@@ -22,9 +23,17 @@ def test_a_new_clock_shows_zero_and_gives_one_first() -> None:
     assert [clock.forward(), clock.forward(), clock.value] == [1, 2, 2]
 
 
-@given(clock_values, clock_values)
+@given(clock_values, st.integers(0, MAX_BELIEVED))
 def test_adjusting_gives_one_more_than_the_higher_of_both(mine: int, other: int) -> None:
     assert LamportClock(mine).adjust(other) == max(mine, other) + 1
+
+
+@pytest.mark.parametrize("end", [MAX_CLOCK, MAX_CLOCK - 1, MAX_BELIEVED + 1])
+def test_nobody_can_bring_a_clock_to_its_end(end: int) -> None:
+    """From there it could only run backwards: nobody believes what is beyond."""
+    assert LamportClock(5).adjust(end) == 6
+    furthest = LamportClock().adjust(MAX_BELIEVED)
+    assert LamportClock(furthest).forward() == furthest + 1
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=repr)

@@ -246,6 +246,13 @@ def test_an_event_without_a_clock_gets_the_receivers_next(clock: dict[str, Any])
     assert (event["clock"], receiver.clock.value) == (6, 6)
 
 
+@pytest.mark.parametrize("type", ["step-sent", "run-sent"])
+def test_a_client_s_event_without_a_clock_is_before_all(type: str) -> None:
+    receiver = EventReceiver(InMemoryTransport(), LamportClock(5))
+    assert (receiver.receive({"type": type, "id": "a"}) or {})["clock"] == 0
+    assert receiver.clock.value == 5
+
+
 def test_a_client_s_event_is_placed_the_same_by_every_receiver() -> None:
     sent = {"type": "step-sent", "id": "a", "timestamp": 1.0, "name": "f"}
     follows = {"type": "step-received", "id": "a", "clock": 50, "timestamp": 2.0}

@@ -84,11 +84,15 @@ class Reading(Tables):
     def payloads(self, run_id: str, after: int = 0, kinds: Sequence[str] = (), until: int | None = None) -> list[bytes]:
         last = LAST_NUMBER if until is None else until
         query, given = ("payloads_of_kinds", {"kinds": self._array(kinds)}) if kinds else ("payloads", {})
-        return [payload for (payload,) in self._ask_of(run_id, query, after=after, until=last, **given)]
+        rows = self._ask_of(run_id, query, after=after, until=last, **given)
+        self.database.stamps.heard(clock for _, clock in rows[-1:])  # the last has the highest
+        return [payload for payload, _ in rows]
 
     def clocks(self, run_id: str, after: int = 0, until: int | None = None) -> dict[int, int]:
         last = LAST_NUMBER if until is None else until
-        return dict(self._ask_of(run_id, "clocks", after=after, until=last))
+        found: dict[int, int] = dict(self._ask_of(run_id, "clocks", after=after, until=last))
+        self.database.stamps.heard(found.values())
+        return found
 
     # -- what is kept beside them
 

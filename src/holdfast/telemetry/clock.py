@@ -11,6 +11,11 @@ MAX_CLOCK = 2**53
 """Larger values are not believed: JSON readers can't hold them exactly, and counting there takes centuries."""
 
 
+MAX_BELIEVED = MAX_CLOCK // 2
+"""Nor is what is beyond the half of it, if it comes from others. Nobody gets there by counting, and a clock that one faulty
+sender brought to its end would have to run backwards."""
+
+
 def is_clock(value: object) -> TypeGuard[int]:
     """Whether this is a value that a clock can have: a whole number from 0 to MAX_CLOCK."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_CLOCK
@@ -43,11 +48,12 @@ class LamportClock:
     def adjust(self, other: object) -> int:
         """Something came from elsewhere, with that clock's value: a number higher than both.
 
-        A value that no clock can have (no whole number, negative, beyond MAX_CLOCK) is no knowledge of that clock.
+        A value that no clock can have (no whole number, negative, beyond MAX_BELIEVED) is no knowledge of that clock.
         Something did come, so this one goes forward by one.
         """
+        believed = int(other) if is_clock(other) and other <= MAX_BELIEVED else 0
         with self._lock:
-            self._value = max(self._value, int(other) if is_clock(other) else 0) + 1
+            self._value = max(self._value, believed) + 1
             return self._value
 
     def resume(self, stored: int | None) -> int:

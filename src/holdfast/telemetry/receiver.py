@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.telemetry.clock import LamportClock, is_clock
 from holdfast.telemetry.transport import Subscription, Transport
 
-STEP_SENT = ("step-sent", "sent")
+SENT_BY_CLIENTS = ("step-sent", "run-sent", "sent")
 Handler = Callable[[dict[str, Any]], object]
 
 
@@ -53,8 +53,8 @@ class EventReceiver:
     def receive(self, event: object) -> dict[str, Any] | None:
         """The event as handlers get it; None if it is none.
 
-        The clock is adjusted to it; an event without one gets the next. `step-sent` without one gets 0, at every
-        receiver: clients never synchronise, so whoever puts events in order places it before what follows from it.
+        The clock is adjusted to it; an event without one gets the next. `step-sent` and `run-sent` without one get 0, at
+        every receiver: clients seldom synchronise, so whoever puts events in order places them before what follows.
         `received_at` is when it came, and `local_time` its timestamp in the time zone here. The timestamp itself stays
         what the sender said, for the order of events must be the same for all."""
         if not isinstance(event, Mapping) or not isinstance(event.get("type"), str):
@@ -62,7 +62,7 @@ class EventReceiver:
         received = {name: value for name, value in event.items() if isinstance(name, str)}
         if is_clock(received.get("clock")):
             self.clock.adjust(received["clock"])
-        elif received["type"] in STEP_SENT:
+        elif received["type"] in SENT_BY_CLIENTS:
             received["clock"] = 0
         else:
             received["clock"] = self.clock.forward()

@@ -188,10 +188,10 @@ WHERE no IN (
     ORDER BY no {lock});
 
 -- name: payloads
-SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until ORDER BY seq;
+SELECT payload, clock FROM history WHERE run = :no AND seq > :after AND seq <= :until ORDER BY seq;
 
 -- name: payloads_of_kinds
-SELECT payload FROM history WHERE run = :no AND seq > :after AND seq <= :until
+SELECT payload, clock FROM history WHERE run = :no AND seq > :after AND seq <= :until
 AND kind {among kinds} ORDER BY seq;
 
 -- name: histories

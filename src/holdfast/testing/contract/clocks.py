@@ -31,6 +31,17 @@ class ClockContract(Arranged):
         assert store.inbox("w1")[1].clock > message.clock
         assert store.clocks("nobody") == {}
 
+    def test_whoever_has_read_a_history_writes_with_a_higher_clock(self, store: Store) -> None:
+        """A run that somebody starts because of what another one has come to."""
+        row = self.owned(store)
+        store.logical_clock.forward(100_000)
+        self.change(store, row, records=[record(2)])
+        reached = store.clocks("r")[2]
+        for read in (store.payloads, store.clocks):
+            store.logical_clock = LamportClock()  # as in another process
+            read("r")
+            assert store.logical_clock.value > reached
+
     def test_between_two_commits_a_number_stays_free(self, store: Store) -> None:
         """For what a reader derives from an event, a step's start for example: it comes after what led to it."""
         row = self.owned(store)
