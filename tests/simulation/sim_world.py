@@ -48,7 +48,7 @@ from holdfast.engine.settings import Settings
 from holdfast.errors import Fenced, RunError, StoreBusyError, StoreError, StoreUnavailableError
 from holdfast.ports import FINAL, Attempt, Change, Committed, RunQuery, RunRow, Status, WorkerKind
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.world import replay
+from holdfast.testing.replaying import replay
 
 LEASE, BEAT = 10.0, 2.0
 PROGRAMS = 12

@@ -66,6 +66,7 @@ COMMANDS = {
     "config": Entry("config:config", "Each setting, and where it comes from."),
     "health": Entry("upkeep:health", "Whether the store answers and a worker is alive; for probes."),
     "doctor": Entry("doctor:doctor", "Look for what keeps runs from going on, and say what to do."),
+    "check": Entry("check:check", "Replay open runs with this code, before it is deployed."),
     "demo": Entry("demo:demo", "Play the order process, with a crash in it."),
     "completion": Entry("completion:completion", "Print the completion script of a shell."),
 }

@@ -14,23 +14,15 @@ from holdfast.api.checks import to_epoch
 from holdfast.api.handles import Run
 from holdfast.api.reading import RunReader, Which
 from holdfast.app import App
-from holdfast.core import events as ev
 from holdfast.core.context import current_step
-from holdfast.core.execution import Execution
-from holdfast.core.greenlets import Greenlets
-from holdfast.core.pending import Recorded
-from holdfast.core.registry import Definitions
 from holdfast.core.resources import Resource
-from holdfast.core.run_info import RunInfo
 from holdfast.durations import Duration, to_us
 from holdfast.engine.engine import Engine
 from holdfast.engine.environment import Environment
 from holdfast.engine.host import Host
 from holdfast.engine.identity import Identity
-from holdfast.engine.programs import program_for
-from holdfast.engine.run_state import read_options
 from holdfast.engine.settings import Settings
-from holdfast.errors import ArgumentError, ContinueAsNew, NondeterminismError, WaitTimeoutError, WorkflowBlocked
+from holdfast.errors import ArgumentError, WaitTimeoutError
 from holdfast.executors.local import LocalExecutor
 from holdfast.executors.surroundings import Surroundings
 from holdfast.ports import Attempt, RunRow, Watch
@@ -38,6 +30,7 @@ from holdfast.stores.intercom import Intercom
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.clock import SkippingClock
 from holdfast.testing.mocks import Call, Mockable, Mocks
+from holdfast.testing.replaying import replay
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -218,42 +211,6 @@ class TestApp:
             f"{state} ({row.reason or 'nothing is due'}) and nothing more will happen in this test; send the hook it waits "
             "for, or resume it"
         )
-
-
-def replay(app: Definitions, row: RunRow, history: list[ev.AnyEvent], secret: bytes = b"") -> Execution:
-    """Feed a history to an app's code, strictly. The code's end has to be the history's."""
-    run_id = row.id
-    base = max(i for i, e in enumerate(history) if isinstance(e, ev.RunStarted | ev.ContinuedAsNew))
-    info = RunInfo(
-        run_id=run_id, run_no=row.no, app=app.name, parent_id=row.parent_id, root_id=row.root_id or run_id,
-        secret=secret, durable=row.durable, strict=True, same_build=True,
-    )  # fmt: skip
-    greenlets = Greenlets()
-    execution = Execution(info, program_for(app, row.workflow, read_options(row)[0]), app.codec, greenlets)
-    recorded = history[-1]
-    try:
-        for _ in execution.replay(history[base:]):
-            pass
-        main = execution.code.task
-        if isinstance(recorded, ev.RunCompleted):
-            if main is None or not main.done() or main.cancelled() or main.exception() is not None:
-                raise NondeterminismError(f"run {run_id} has returned, but on replay its code does not")
-            result = main.result()
-            if (bytes(result.data) if type(result) is Recorded else app.codec.encode(result, apart=True)) != bytes(
-                recorded.result
-            ):
-                raise NondeterminismError(f"run {run_id} returns something else on replay")
-        elif isinstance(recorded, ev.RunCancelled):
-            pass  # also by others, before its code came to anything: whatever that does then was not to happen
-        elif main is not None and main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew):
-            raise NondeterminismError(f"run {run_id} continues as new on replay only")
-    except WorkflowBlocked as blocked:
-        if not isinstance(recorded, ev.RunStuck):
-            raise NondeterminismError(f"run {run_id} goes on, but on replay {blocked}") from None
-    finally:
-        execution.evict()
-        greenlets.close()
-    return execution
 
 
 def _stand_in(resource: Resource[Any], given: Any) -> Any:
