@@ -259,6 +259,29 @@ def across_processes() -> None:
     other.stop()
 
 
+def waiting(count: int = 1_000) -> None:
+    """Coroutines that wait for runs of another process, as a web server's do."""
+
+    async def measure() -> tuple[float, float]:
+        runs = sleeper.start_many([86_400.0] * count)
+        waits = [asyncio.ensure_future(run.aresult()) for run in runs]
+        await asyncio.sleep(5)
+        used, begun = time.process_time(), time.perf_counter()
+        await asyncio.sleep(3)
+        idle = (time.process_time() - used) / (time.perf_counter() - begun)
+        begun = time.perf_counter()
+        for run in runs:
+            await run.aterminate("measured")
+        await asyncio.gather(*waits, return_exceptions=True)
+        return idle, time.perf_counter() - begun
+
+    worker = Worker()
+    idle, ended = asyncio.run(measure())
+    worker.stop()
+    row(f"{count:,} coroutines await runs: CPU while nothing happens", idle * 100, "% of 1")
+    row("  a message to each, and its outcome awaited", ended / count * 1_000, "ms")
+
+
 def resuming() -> None:
     for n in (1_000, 50_000):
         with app.worker():
@@ -404,6 +427,7 @@ def main() -> None:
         throughput()
         elsewhere(floor)
         across_processes()
+        waiting()
         resuming()
         sleeping(options.sleepers)
         on_postgres.measure(row, Worker)

@@ -227,6 +227,24 @@ assert [child.exitcode for child in children] == [0] * 3
 """
 
 
+def test_a_forked_child_awaits_runs_with_a_thread_of_its_own(world: World) -> None:
+    worker = world.worker()
+    code = """
+import asyncio, effects, os
+
+async def result(run):
+    return await run
+
+assert asyncio.run(result(effects.sequence.start(2))) == 1
+child = os.fork()  # while the parent's thread stays for others who might wait
+assert asyncio.run(asyncio.wait_for(result(effects.sequence.start(3)), 20)) == 3
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    assert world.python("-c", code).wait(60) == 0, world.log()
+    world.stop(worker)
+
+
 def test_children_of_multiprocessing_leave_no_bells(world: World) -> None:
     """They end without what is done at exit."""
     world.worker()

@@ -416,9 +416,9 @@ def torment(folder: Path, seed: int, calls: int) -> None:
         raise
 
 
-@pytest.mark.parametrize("seed", SEEDS or [1, 2, 3])
+@pytest.mark.parametrize("seed", SEEDS or [1, 2])
 def test_no_call_ends_a_worker_or_leaves_a_run_that_nobody_can_end(tmp_path: Path, seed: int) -> None:
-    torment(tmp_path, seed, 200)
+    torment(tmp_path, seed, 150)
 
 
 @pytest.mark.torture
