@@ -58,7 +58,8 @@ class Workers:
         carrier: Carrier | None,
     ) -> Host:
         served = None if queues is None else check_queues(queues)
-        return self._parts(concurrency, processes, settings).engine(served, concurrency, processes, carrier)
+        self._check(concurrency, processes)
+        return self._made(settings, lambda parts: parts.engine(served, concurrency, processes, carrier))
 
     def executor(
         self, queues: Sequence[str], concurrency: int, processes: int | None, settings: Settings | None
@@ -66,23 +67,28 @@ class Workers:
         served = check_queues(queues)
         if not served:
             raise ArgumentError("queues=[]: name at least one queue; 'default' is that of steps that name none")
-        return self._parts(concurrency, processes, settings).puller(served, concurrency, processes)
+        self._check(concurrency, processes)
+        return self._made(settings, lambda parts: parts.puller(served, concurrency, processes))
 
     def carried(self, queues: Sequence[str], is_apart: bool, is_ending: Callable[[], bool]) -> CarriedHost:
         """What executes attempts in a process of a Celery worker's pool, begun."""
-        host = self._parts().carried(queues, is_apart, is_ending)
+        self._check()
+        host = self._parts(None).carried(queues, is_apart, is_ending)
         host.begin()
         return host
 
-    def _parts(
-        self, concurrency: int = 1, processes: int | None = None, settings: Settings | None = None
-    ) -> WorkerParts:
-        from holdfast.wiring import WorkerParts  # not at the top: see wiring.py
-
+    def _check(self, concurrency: int = 1, processes: int | None = None) -> None:
         refuse_while_importing("a worker is started")
         check_count("concurrency", concurrency)
         if processes is not None:
             check_count("processes", processes)
+
+    def _made(self, settings: Settings | None, make: Callable[[WorkerParts], Host]) -> Host:
+        return make(self._parts(settings))
+
+    def _parts(self, settings: Settings | None) -> WorkerParts:
+        from holdfast.wiring import WorkerParts  # not at the top: see wiring.py
+
         failpoints.arm_from_environment()
         self._definitions.load()
         self._warn_of_annotations()

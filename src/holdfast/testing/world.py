@@ -31,6 +31,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.clock import SkippingClock
 from holdfast.testing.mocks import Call, Mockable, Mocks
 from holdfast.testing.replaying import replay
+from holdfast.testing.stand_ins import WorldStorage, WorldWorkers
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -76,11 +77,10 @@ class TestApp:
     def __enter__(self) -> TestApp:
         app = self.app
         app.load()
-        known, storage = app.definitions, app.storage
-        self._before = (storage.clock, storage.opened, known.replaced, known.mocked, known.is_strict)
+        known = app.definitions
+        self._before = (app.storage, app._workers, known.replaced, known.mocked, known.is_strict)
         self.store = SqliteStore(app.name, ":memory:", self.clock)
         self.notifier = _SkippingIntercom(self)
-        storage.clock, storage.opened = self.clock, (self.store, self.notifier)
         known.replaced, known.mocked = {**known.replaced, **self._resources}, self._mocks.stand_ins
         known.is_strict = True
         surroundings = Surroundings(known.arounds, known.replaced, self.store.secret, app.instruments)
@@ -98,6 +98,8 @@ class TestApp:
         me = Identity("", app.build, isolates=False, queues=None)
         self.engine = Engine(Environment(known, self.store, executor, self.notifier, self.clock, me, settings))
         self._host = Host(self.engine, self.clock)
+        app.storage = WorldStorage(app, self.store, self.notifier, self.clock)
+        app._workers = WorldWorkers(app, app.storage, self._host)
         self.clock.wake = self._host.wake
         self.clock.has_failed = lambda: self._host.failure is not None
         self._host.start()
@@ -113,8 +115,8 @@ class TestApp:
             self._inside = False
             self._host.stop(0)
             self._host.wait(10)
-            storage, known = self.app.storage, self.app.definitions
-            storage.clock, storage.opened, known.replaced, known.mocked, known.is_strict = self._before
+            app, known = self.app, self.app.definitions
+            app.storage, app._workers, known.replaced, known.mocked, known.is_strict = self._before
             self.store.close()
 
     async def __aenter__(self) -> TestApp:
