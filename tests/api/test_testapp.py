@@ -18,8 +18,11 @@ import pytest
 from holdfast import (
     App,
     ArgumentError,
+    Dag,
     EncodeError,
     NondeterminismError,
+    Saga,
+    SagaFailed,
     StepState,
     UnknownNameError,
     hook,
@@ -28,6 +31,10 @@ from holdfast import (
     wf,
 )
 from holdfast.testing import TestApp
+
+
+def boom() -> None:
+    raise ValueError("boom")
 
 
 def order_app(app: App) -> tuple[Any, Any, Any]:
@@ -448,6 +455,52 @@ def test_what_is_elsewhere_can_be_mocked(app: App) -> None:
         world.mock(bill, lambda order, total: {"order": order, "total": total})
         assert bill.start("a", total=3).result() == {"order": "a", "total": 3}
         assert world.calls(bill) == [("a", 3)]
+
+
+def test_functions_that_are_steps_of_a_dag_or_a_saga_are_mocked_as_they_are(app: App) -> None:
+    etl, trip = Dag("etl", app=app), Saga("trip", app=app)
+
+    @etl.step
+    def fetch(day: str) -> list[int]:
+        raise AssertionError("nothing is fetched in tests")
+
+    @etl.step(depends_on=["fetch"], max_retries=1)
+    def load(fetch: list[int]) -> int:
+        return sum(fetch)
+
+    def book(to: str) -> str:
+        return f"flight to {to}"
+
+    def cancel(result: str) -> None:
+        raise AssertionError("nothing is cancelled in tests")
+
+    trip.add_step("flight", book, cancel)
+    trip.add_step("hotel", boom, max_retries=0)
+    with TestApp(app) as world:
+        world.mock(fetch, lambda day: [1, 2])
+        world.fail(load, OSError("busy"))
+        assert etl.start({"day": "today"}).result() == {"day": "today", "fetch": [1, 2], "load": 3}
+        assert world.calls(fetch) == world.calls("etl.fetch") == [("today",)]
+        assert len(world.calls(load)) == 2
+        world.mock(cancel, None)
+        with pytest.raises(SagaFailed):
+            trip.start({"to": "Rome"}).result()
+        assert world.calls(cancel) == [("flight to Rome",)]
+
+
+def test_a_function_of_several_steps_is_mocked_by_the_name_of_one(app: App) -> None:
+    def fetch() -> int:
+        return 1
+
+    Dag("daily", app=app).add_step("fetch", fetch)
+    Dag("weekly", app=app).add_step("fetch", fetch)
+    with TestApp(app) as world:
+        with pytest.raises(ArgumentError, match=r"the one you mean: 'daily\.fetch' or 'weekly\.fetch'"):
+            world.mock(fetch, 2)
+        with pytest.raises(ArgumentError, match=r"known steps: daily\.fetch, weekly\.fetch"):
+            world.calls(boom)
+        world.mock("weekly.fetch", 2)
+        assert app.start("weekly", {}).result() == {"fetch": 2}
 
 
 def test_a_workflow_is_mocked_before_its_first_run(app: App) -> None:

@@ -16,8 +16,9 @@ from holdfast.errors import ArgumentError
 from holdfast.printing import show
 from holdfast.registry import Registry
 
-Mockable = Step[..., Any] | Workflow[..., Any] | Remote | str
+Mockable = Step[..., Any] | Workflow[..., Any] | Remote | Callable[..., Any] | str
 ONCE = StepOptions(max_retries=0, timeout=None)
+SHOWN = 10  # names in one error
 
 
 class Call(tuple[Any, ...]):
@@ -51,8 +52,7 @@ class Mocks:
 
     def replace(self, mocked: Mockable, replacement: Any, has_runs: Callable[[str], bool]) -> None:
         """`has_runs` says whether this test has runs of a name already."""
-        known, name = self._definitions, name_of(mocked)
-        known.load()
+        known, name = self._definitions, self._name_of(mocked)
         function = replacement if callable(replacement) else lambda *args, **kwargs: replacement
         if isinstance(mocked, str):
             known.find_startable(name)
@@ -90,9 +90,31 @@ class Mocks:
         with self._lock:
             return list(self._calls.get(name, ()))
 
+    def _name_of(self, mocked: Mockable) -> str:
+        """A function that a DAG or a saga has made a step of stays as it is, so it is looked for among the steps."""
+        known = self._definitions
+        known.load()
+        if isinstance(mocked, str):
+            return mocked
+        if isinstance(mocked, Step | Workflow | Remote):
+            return mocked.name
+        names = [step.name for step in known.steps.values() if step.function == mocked]
+        if len(names) == 1:
+            return names[0]
+        if names:
+            raise ArgumentError(
+                f"{show(mocked)} is the function of several steps; give the name of the one you mean: "
+                f"{' or '.join(map(repr, names))}"
+            )
+        names = known.step_names()
+        raise ArgumentError(
+            f"{show(mocked)}: give a step or workflow of the app, its name, or app.remote('name'); known steps: "
+            f"{', '.join(names[:SHOWN]) or 'none'}{', …' if len(names) > SHOWN else ''}"
+        )
+
     def _executed(self, mocked: Mockable) -> str:
         """The name of a step, or of what is mocked: only their executions are seen."""
-        known, name = self._definitions, name_of(mocked)
+        known, name = self._definitions, self._name_of(mocked)
         if name in self.stand_ins:
             return name
         if name in known.workflows:
@@ -132,11 +154,3 @@ class Mocks:
             return await function(*args, **kwargs)
 
         return call
-
-
-def name_of(mocked: Mockable) -> str:
-    if isinstance(mocked, str):
-        return mocked
-    if isinstance(mocked, Step | Workflow | Remote):
-        return mocked.name
-    raise ArgumentError(f"{show(mocked)}: give a step or workflow of the app, its name, or app.remote('name')")

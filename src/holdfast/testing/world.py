@@ -160,8 +160,8 @@ class TestApp:
     # -- steps and workflows
 
     def mock(self, step: Mockable, replacement: Any) -> None:
-        """Execute `replacement` (a function, or a value to return) in place of a step or workflow. What is elsewhere, and
-        started by name, is mocked with `app.remote("name")`."""
+        """Execute `replacement` (a function, or a value to return) in place of a step or workflow. A function that is a step of a
+        DAG or a saga is given as it is. What is elsewhere, and started by name, is mocked with `app.remote("name")`."""
         self._mocks.replace(step, replacement, self._has_runs)
 
     def _has_runs(self, name: str) -> bool:
