@@ -13,7 +13,7 @@ import pytest
 from codec_models import Bag, Handle, Level, Line, Model, Order, Point, Struct, Text
 
 from holdfast.codec import Codec
-from holdfast.errors import EncodeError, PayloadTooLargeError
+from holdfast.errors import DefinitionError, EncodeError, PayloadTooLargeError
 
 
 @pytest.fixture
@@ -188,8 +188,17 @@ def test_a_value_over_the_limit_is_refused_with_both_sizes() -> None:
     assert len(codec.encode("x" * 998)) == 1000
     with pytest.raises(PayloadTooLargeError, match=r"^result: takes 1,001 bytes, and the limit is 1,000; keep"):
         codec.encode("x" * 999, "result")
-    with pytest.raises(PayloadTooLargeError, match=r"^arguments: takes"):
+    with pytest.raises(PayloadTooLargeError, match=r"^arguments: takes .*App\(\.\.\., codec=Codec\(limit='64MiB'\)\)$"):
         codec.encode_call(("x" * 999,), {})
+
+
+def test_the_limit_is_a_number_of_bytes_or_a_text() -> None:
+    assert Codec().limit == Codec(limit="8MiB").limit == 8 * 1024 * 1024
+    assert Codec(limit="1KB").limit == Codec(limit=1000).limit
+    wrong: Any
+    for wrong in (0, -1, "much", None, 1.5):
+        with pytest.raises(DefinitionError, match="limit="):
+            Codec(limit=wrong)
 
 
 def test_a_value_whose_repr_fails_is_refused_all_the_same(codec: Codec) -> None:

@@ -27,7 +27,8 @@ _loads = msgspec.json.Decoder().decode
 
 
 class Codec:
-    """One per app. `types` says which classes may be recorded; `limit` is the most bytes a value may take.
+    """One per app. `types` says which classes may be recorded; `limit` is the most bytes a value may take, a number or a
+    text such as "64MiB".
 
     `transforms` compress or encrypt. With `blobs`, arguments, results and data that take more than `blobs_over` bytes are
     kept there and not in the history, so that the limit is not for them. `pickle_key` allows pickles, signed with it.
@@ -37,13 +38,13 @@ class Codec:
         self,
         *,
         transforms: Sequence[Transform] = (),
-        limit: int = 8 * 1024 * 1024,
+        limit: int | str = "8MiB",
         pickle_key: bytes | None = None,
         blobs: Blobs | None = None,
         blobs_over: int | str = "64KB",
     ) -> None:
         self.types = TypeRegistry(reserved=[*READERS, "blob", "exc", "pickle", "ref", "unrecorded", "x"])
-        self.limit = limit
+        self.limit = size_of("limit", limit)
         self._apart = None if blobs is None else Apart(blobs, size_of("blobs_over", blobs_over))
         self._chain = Chain(transforms)
         self._has_transforms = bool(transforms)
@@ -245,7 +246,7 @@ class Codec:
             raise PayloadTooLargeError(
                 f"{what}: takes {len(data):,} bytes, and the limit is {self.limit:,}; keep large data "
                 "elsewhere (a file, an object store) and record its address, let the codec do so with Codec(blobs=...), or raise "
-                "the app's limit"
+                "the app's limit: App(..., codec=Codec(limit='64MiB'))"
             )
         return data
 
