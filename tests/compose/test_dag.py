@@ -609,6 +609,14 @@ def test_a_cycle_is_shown(app: App) -> None:
         itself.start({})
 
 
+def test_none_is_no_dependencies(app: App) -> None:
+    dag = Dag("d", app=app)
+    dag.add_step("a", lambda: 1, depends_on=None)
+    dag.step(name="b", depends_on=None)(lambda: 2)
+    with TestApp(app):
+        assert dag.start({}).result() == {"a": 1, "b": 2}
+
+
 def test_what_cannot_work_is_refused_where_it_is_said(app: App) -> None:
     @app.step
     def known(n: int) -> int:

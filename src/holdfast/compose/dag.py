@@ -63,7 +63,7 @@ class Dag(Composition):
         self,
         name: str,
         handler: Any,
-        depends_on: Iterable[str] = (),
+        depends_on: Iterable[str] | None = (),
         *,
         condition: Condition | None = None,
         run_if: RunIf = "all_success",
@@ -102,7 +102,7 @@ class Dag(Composition):
         /,
         *,
         name: str | None = None,
-        depends_on: Iterable[str] = (),
+        depends_on: Iterable[str] | None = (),
         condition: Condition | None = None,
         run_if: RunIf = "all_success",
         map_over: str = "",
@@ -114,7 +114,7 @@ class Dag(Composition):
         /,
         *,
         name: str | None = None,
-        depends_on: Iterable[str] = (),
+        depends_on: Iterable[str] | None = (),
         condition: Condition | None = None,
         run_if: RunIf = "all_success",
         map_over: str = "",
@@ -266,6 +266,8 @@ class Dag(Composition):
 
 
 def _names(given: Any, step: str) -> tuple[str, ...]:
+    if given is None:  # as many write it
+        return ()
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
         raise DefinitionError(f"step {step!r}: depends_on={show(given)}: give a list of names")
     names = tuple(given)
