@@ -98,7 +98,11 @@ class Mocks:
             return mocked
         if isinstance(mocked, Step | Workflow | Remote):
             return mocked.name
-        names = [step.name for step in known.steps.values() if step.function == mocked]
+        names = [
+            step.name
+            for step in known.steps.values()
+            if step.function == mocked or getattr(step.function, "__wrapped__", None) == mocked
+        ]
         if len(names) == 1:
             return names[0]
         if names:
