@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from cli_driver import Cli, eventually
 
+from holdfast.views import failures
+
 pytestmark = pytest.mark.usefixtures("worker")
 
 
@@ -186,3 +188,23 @@ def test_failures_that_are_alike_are_one_group_which_can_be_retried(cli: Cli, tm
     deleted = cli("runs", "delete", "--failure", second[0], "--workflow", "fails", "--yes", "--json").json
     assert deleted["done"] + deleted["skipped"] == 2
     assert "no run that matches" in cli("runs", "failures", "workflow:inner").err
+
+
+def test_a_group_of_failures_is_all_its_runs_however_many_have_failed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "PAGE", 2)
+    monkeypatch.setattr(failures, "FAILURES_LOOKED_AT", 2)
+    cli("run", "inner", "/no/gate", "--id", "other", code=1)
+    for i in range(5):
+        cli("run", "fails", f"order {i}", "--id", f"f-{i}", code=1)
+    (group, count, *_), (_, others, *_) = cli("runs", "failures").lines
+    assert (count, others) == ("5", "1")
+    page = cli("runs", "list", "--failure", group, "--limit", "3")
+    assert [line[0] for line in page.lines] == ["f-4", "f-3", "f-2"]
+    after = page.err.split("--after ")[1].strip()
+    assert [line[0] for line in cli("runs", "list", "--failure", group, "--after", after).lines] == ["f-1", "f-0"]
+    past = cli("runs", "list", "--failure", group, "--after", "1")
+    assert (past.out, past.err) == ("", "no run matches\n"), "the last page is no group that isn't there"
+    deleted = cli("runs", "delete", "--failure", group, "--yes", "--json").json
+    assert deleted["done"] + deleted["skipped"] == 5

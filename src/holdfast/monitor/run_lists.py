@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,13 @@ from msgspec.structs import replace
 
 from holdfast.monitor.source import COUNTED, Source
 from holdfast.ports import RunQuery, RunRow
-from holdfast.views.failures import FAILURES_LOOKED_AT, FailureGroup, group_summary, read_failures
+from holdfast.views.failures import (
+    FAILURES_LOOKED_AT,
+    fingerprint_of,
+    group_summary,
+    pages_of_failures,
+    read_failures,
+)
 from holdfast.views.summaries import run_summary
 from holdfast.views.times import SECOND, iso, marking, unmarked
 from holdfast.views.why import doing
@@ -76,18 +83,20 @@ class RunLists:
         return {"views": [{"name": name, "filter": text} for name, text in self.source.store.saved_views().items()]}
 
     def failures(self, filter: str) -> dict[str, Any]:
-        groups = self._groups(filter)
-        count = sum(len(group.run_ids) for group in groups)
+        source = self.source
+        groups = read_failures(source.store, source.query_of(filter), source.reader, FAILURES_LOOKED_AT)
+        count = sum(group.count for group in groups)
         return {
             "groups": [group_summary(group) for group in groups], "count": count, "all": count < FAILURES_LOOKED_AT,
             "now": iso(self.source.store.now()),
         }  # fmt: skip
 
     def run_ids_of_failure(self, filter: str, fingerprint: str) -> list[str]:
-        return next((group.run_ids for group in self._groups(filter) if group.fingerprint == fingerprint), [])
-
-    def _groups(self, filter: str) -> list[FailureGroup]:
-        return read_failures(self.source.store, self.source.query_of(filter), self.source.reader)
+        """Of those that the page of failures counts."""
+        source = self.source
+        pages = pages_of_failures(source.store, source.query_of(filter), source.reader)
+        newest = itertools.islice(itertools.chain.from_iterable(pages), FAILURES_LOOKED_AT)
+        return [row.id for row, error in newest if fingerprint_of(error) == fingerprint]
 
 
 def _doing(row: RunRow, now: int) -> dict[str, str]:

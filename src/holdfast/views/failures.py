@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -15,17 +16,20 @@ from holdfast.ports import Query, RunQuery, RunRow, Status
 from holdfast.views.times import iso
 from holdfast.views.values import PlainReader
 
-FAILURES_LOOKED_AT = 1_000
+FAILURES_LOOKED_AT = 1_000  # by a page that is read anew whenever something changes
+PAGE = 500  # in memory at a time
 BROKEN = (Status.FAILURE, Status.STUCK)
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _VALUES = re.compile(r"\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:\.\d+)*")
 _FRAME = re.compile(r'^  File "([^"]+)", line \d+, in (.+)$', re.M)
 _LIBRARY = re.compile(r"/holdfast/(?:api|compose|core|engine|executors)/|/lib/python|/site-packages/")
 RUNS_NAMED = 20
+Failure = tuple[RunRow, Mapping[str, Any]]
+"""A run, and what it has failed with."""
 
 
 class FailureGroup(msgspec.Struct, kw_only=True):
-    """`where` is the function that raised; `run_ids` are those of all runs of the group that were looked at."""
+    """`where` is the function that raised; `run_ids` are those of the newest runs of the group."""
 
     fingerprint: str
     type: str
@@ -35,6 +39,7 @@ class FailureGroup(msgspec.Struct, kw_only=True):
     first_at: int
     last_at: int
     workflows: Counter[str]
+    count: int = 0
     run_ids: list[str]
 
 
@@ -58,7 +63,7 @@ def fingerprint_of(error: Mapping[str, Any]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def groups_of(failures: Iterable[tuple[RunRow, Mapping[str, Any]]]) -> list[FailureGroup]:
+def groups_of(failures: Iterable[Failure]) -> list[FailureGroup]:
     """The newest first, as the failures are."""
     found: dict[str, FailureGroup] = {}
     for row, error in failures:
@@ -72,20 +77,35 @@ def groups_of(failures: Iterable[tuple[RunRow, Mapping[str, Any]]]) -> list[Fail
                 traceback=traceback, first_at=at, last_at=at, workflows=Counter(), run_ids=[],
             )  # fmt: skip
         group.workflows[row.workflow] += 1
-        group.run_ids.append(row.id)
+        group.count += 1
+        if len(group.run_ids) < RUNS_NAMED:
+            group.run_ids.append(row.id)
         group.first_at, group.last_at = min(group.first_at, at), max(group.last_at, at)
     return list(found.values())
 
 
-def read_failures(store: Query, query: RunQuery, reader: PlainReader) -> list[FailureGroup]:
-    """Of the newest runs that a query finds: those that have failed, and those that are stuck. Groups of most runs come
-    first."""
+def read_failures(store: Query, query: RunQuery, reader: PlainReader, most: int | None = None) -> list[FailureGroup]:
+    """Of all failures that a query finds, or of the newest of them. Groups of most runs come first."""
+    failures = itertools.chain.from_iterable(pages_of_failures(store, query, reader))
+    return sorted(groups_of(itertools.islice(failures, most)), key=lambda group: -group.count)
+
+
+def pages_of_failures(store: Query, query: RunQuery, reader: PlainReader) -> Iterator[list[Failure]]:
+    """Of the runs that a query finds: those that have failed, and those that are stuck, with their errors, newest first.
+    A page is read when it is asked for, so that all of them never have to fit into memory."""
     statuses = [status for status in BROKEN if not query.statuses or status in query.statuses]
-    wanted = msgspec.structs.replace(query, statuses=statuses, limit=FAILURES_LOOKED_AT)
-    rows = store.runs(wanted) if statuses else []
-    endings = store.histories([row.no for row in rows], ["RunFailed"])
-    groups = groups_of((row, _error(row, endings[row.no], reader)) for row in rows)
-    return sorted(groups, key=lambda group: -len(group.run_ids))
+    query = msgspec.structs.replace(query, statuses=statuses, limit=PAGE)
+    while statuses and (rows := store.runs(query)):
+        endings = store.histories([row.no for row in rows], ["RunFailed"])
+        yield [(row, _error(row, endings[row.no], reader)) for row in rows]
+        query = msgspec.structs.replace(query, after=rows[-1].no)
+
+
+def pages_of_group(store: Query, query: RunQuery, reader: PlainReader, fingerprint: str) -> Iterator[list[RunRow]]:
+    """Those of them that belong to one group."""
+    for page in pages_of_failures(store, query, reader):
+        if rows := [row for row, error in page if fingerprint_of(error) == fingerprint]:
+            yield rows
 
 
 def _error(row: RunRow, endings: list[bytes], reader: PlainReader) -> Mapping[str, Any]:
@@ -103,9 +123,9 @@ def group_summary(group: FailureGroup) -> dict[str, Any]:
         "message": group.message,
         "where": group.where,
         "traceback": own_frames(group.traceback) or group.traceback,
-        "count": len(group.run_ids),
+        "count": group.count,
         "workflows": dict(group.workflows.most_common()),
         "first_at": iso(group.first_at),
         "last_at": iso(group.last_at),
-        "runs": group.run_ids[:RUNS_NAMED],
+        "runs": group.run_ids,
     }
