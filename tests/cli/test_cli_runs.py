@@ -9,6 +9,7 @@ import pytest
 from cli_driver import Cli
 
 from holdfast import App
+from holdfast.cli import target
 from holdfast.cli.output import short_ids
 from holdfast.cli.runs import event_text, list_runs
 from holdfast.core import events as ev
@@ -80,9 +81,11 @@ def test_the_statuses_that_can_be_asked_for_are_all(cli: Cli) -> None:
 @pytest.mark.usefixtures("runs")
 def test_a_run_is_found_by_the_beginning_of_its_id(cli: Cli) -> None:
     assert cli("runs", "show", "tot", "--json").json["id"] == "total-1"
+    assert cli("runs", "show", "buy", "--json").json["id"] == "buy-1", "its child's begins so, too"
+    cli("run", "add", "1", "--id", "buy-1.1")
     said = cli("runs", "show", "buy", code=2)
     assert "buy-1 (buy, SUCCESS)" in said.err
-    assert "buy-1.ship" in said.err
+    assert "buy-1.1 (add, SUCCESS)" in said.err
     assert cli("runs", "show", "buy-1", "--json").json["id"] == "buy-1", "an id that is whole is not ambiguous"
     assert "runs list" in cli("runs", "show", "zzz", code=3).err
 
@@ -220,6 +223,14 @@ def test_a_list_says_why_runs_have_failed(cli: Cli) -> None:
     assert "no funds" in cli("runs", "list").out.splitlines()[0].split("\t")[-1]
     (listed,) = cli("runs", "list", "--json").json
     assert "no funds" in listed["error"]["message"]
+
+
+def test_the_parent_of_many_children_is_found_by_the_beginning_of_its_id(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cli("run", "buy", '{"id": "o1", "qty": 2}', "--json").json
+    monkeypatch.setattr(target, "CANDIDATES", 0)
+    assert cli("runs", "show", short_ids([run["id"]])[run["id"]], "--json").json["id"] == run["id"]
 
 
 def test_ids_as_they_are_shown_can_be_given_back(cli: Cli) -> None:

@@ -28,7 +28,7 @@ from holdfast.ports import RunQuery, RunRow, Store, WorkerKind, WorkerRow
 from holdfast.wiring import open_store
 
 CANDIDATES = 10
-SHORTENED = 10_000  # looked through for an id of which the middle is left out
+SHORTENED = 10_000  # looked through for an id of which a part is left out
 
 
 @dataclass(frozen=True)
@@ -47,27 +47,29 @@ class Target:
         return self.app.client.acting_as(_user()).get(run_id)
 
     def find(self, prefix: str) -> RunRow:
-        """The run of that id, or the only one whose id begins so."""
+        """The run of that id, or the only one whose id begins so. Children, whose ids begin with their parent's, don't
+        count beside it."""
         exact = self.store.get(prefix)
         if exact is not None:
             return exact
         beginning, *rest = re.split(r"…|\.\.", prefix)  # as trees and tables shorten ids
-        found = (
-            self.store.runs(RunQuery(prefix=beginning, limit=SHORTENED if rest else CANDIDATES + 1))
-            if beginning
-            else []
-        )
+        found = self._beginning_with(beginning, SHORTENED if rest else CANDIDATES + 1)
+        if not rest and len(found) > CANDIDATES:  # the parent of many children is the oldest
+            found = self._beginning_with(beginning, SHORTENED)
         if rest:
             form = re.compile(".*".join(map(re.escape, [beginning, *rest])))
             found = [row for row in found if form.fullmatch(row.id)]
-        if len(found) == 1:
-            return found[0]
+        if parent := _parent_of_all(found):
+            return parent
         if not found:
             where = f"in app {self.app.name!r} on {self.store.url}"
             raise RunNotFoundError(f"no run has the id {prefix!r}, or one that begins so, {where}", run_id=prefix)
         names = [f"{row.id} ({row.workflow}, {row.status})" for row in found[:CANDIDATES]]
         more = ["..."] if len(found) > CANDIDATES else []
         raise Misuse("\n  ".join([f"{prefix!r} may be any of these runs; give more of the id:", *names, *more]))
+
+    def _beginning_with(self, beginning: str, most: int) -> list[RunRow]:
+        return self.store.runs(RunQuery(prefix=beginning, limit=most)) if beginning else []
 
     def live_workers(self) -> list[WorkerRow]:
         """Workers whose lease runs. One that was killed stays in the table until another worker looks."""
@@ -95,6 +97,15 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a process of a user without a name
         return f"user {os.getuid()}"
+
+
+def _parent_of_all(rows: list[RunRow]) -> RunRow | None:
+    """The one of these runs that the others are children of, and theirs; it may be alone."""
+    if not 0 < len(rows) < SHORTENED:  # there may be others
+        return None
+    first = min(rows, key=lambda row: len(row.id))
+    others = (row for row in rows if row is not first)
+    return first if all(row.parent_id and row.id.startswith(f"{first.id}.") for row in others) else None
 
 
 def open_target(context: click.Context, *, needs_code: str = "", may_create: bool = False) -> Target:
