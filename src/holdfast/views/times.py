@@ -13,7 +13,7 @@ SECOND = 1_000_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _LAST = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // dt.timedelta(microseconds=1)  # Python's last moment
 _marks: ContextVar[bool] = ContextVar("holdfast_marks", default=False)
-_MARK = re.compile(r"⟦(until|ago|for|in) (\d{1,16})⟧")
+_MARK = re.compile(r"⟦(until|ago|for|in) (\d{1,18})⟧")
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def unmarked(text: str, now: int) -> str:
 
 
 def _marked(kind: Literal["until", "ago", "for", "in"], us: int) -> str:
-    return f"⟦{kind} {max(us, 0)}⟧" if _marks.get() else ""
+    return f"⟦{kind} {min(max(us, 0), _LAST)}⟧" if _marks.get() else ""
 
 
 @overload
@@ -60,11 +60,17 @@ def iso(us: int | None) -> str | None:
 
 def clock(us: int, now: int) -> str:
     """A moment as people near it say it: the hour today, the date otherwise."""
-    then = dt.datetime.fromtimestamp(us / SECOND).astimezone()
-    today = dt.datetime.fromtimestamp(now / SECOND).astimezone()
+    then, today = _local(us), _local(now)
     if then.date() == today.date():
         return then.strftime("%H:%M:%S")
     return then.strftime("%Y-%m-%d %H:%M")
+
+
+def _local(us: int) -> dt.datetime:
+    try:
+        return moment(us).astimezone()
+    except (OverflowError, ValueError):  # Python's last hours are past its end in the east
+        return moment(us)
 
 
 def length(us: int) -> str:
