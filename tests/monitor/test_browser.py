@@ -291,6 +291,15 @@ def test_a_graph_is_drawn_and_its_fan_opens_with_the_keyboard(browser: Browser, 
     done(page)
 
 
+def test_a_text_that_looks_like_a_mark_of_a_moment_breaks_no_page(browser: Browser, url: str) -> None:
+    page = open_page(browser, url, "/workflows/runs")
+    say = "async text => (await import('/static/format.js')).spoken(text, 0)"
+    impossible = f"hook '⟦until {'9' * 20}⟧'"
+    assert page.evaluate(say, impossible) == impossible
+    assert "33658" in page.evaluate(say, f"⟦until {'9' * 18}⟧")
+    done(page)
+
+
 def test_runs_that_failed_alike_are_retried_together(browser: Browser, url: str) -> None:
     runs = [fails.options(id=f"f{i}").start(f"no address for {i}") for i in range(3)]
     for run in runs:

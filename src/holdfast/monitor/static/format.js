@@ -43,7 +43,7 @@ export function precise(iso) {
 
 /** A sentence of the server's, whose moments are marks, in this zone and as of now. @param {string} text @param {number} now */
 export function spoken(text, now) {
-  return text.replace(/⟦(until|ago|for|in) (\d+)⟧/g, (_mark, kind, us) => {
+  return text.replace(/⟦(until|ago|for|in) (\d{1,18})⟧/g, (_mark, kind, us) => {
     const at = Number(us) / 1000;
     const iso = new Date(at).toISOString();
     if (kind === "ago") return ago(iso, now);
