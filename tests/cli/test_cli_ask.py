@@ -53,6 +53,24 @@ def test_a_payload_may_be_a_negative_number_and_a_wrong_option_is_still_one(cli:
     assert cli("runs", "show", "c1", "--json").json["result"] == -1.5
 
 
+@pytest.mark.parametrize("words", [["--kye=p5", "--"], ["--kye=p5", "--", "1"], ["-foo"], ["--", "1", "2", "--kye"]])
+def test_two_dashes_make_text_of_what_follows_them_only(cli: Cli, words: list[str]) -> None:
+    cli("start", "counts", "--id", "c1")
+    said = cli("runs", "send", "c1", "end", *words, code=2).err
+    assert ("write -- before it to mean the text" in said) == (words[0] != "--")
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"), [(["--", "--kye=p5"], "--kye=p5"), (["--json", "--", "-foo"], "-foo"), (["--", ""], "")]
+)
+def test_what_follows_two_dashes_is_text(cli: Cli, words: list[str], sent: str) -> None:
+    cli("start", "counts", "--id", "c1")
+    cli.wait_for("c1", "WAITING")
+    cli("runs", "send", "c1", "end", *words)
+    cli.wait_for("c1", "SUCCESS")
+    assert cli("runs", "show", "c1", "--json").json["result"] == sent
+
+
 @pytest.mark.parametrize("code", [True, False])
 def test_the_answer_is_printed_as_json_and_an_id_asks_once(cli: Cli, code: bool) -> None:
     cli_shop.app.start("greets")

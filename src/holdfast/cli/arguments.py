@@ -30,11 +30,12 @@ class TakesValues(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.ignore_unknown_options = ctx.allow_extra_args = True  # what is left over is refused here, after options
-        literal = "--" in args
+        literal = len(args) - args.index("--") - 1 if "--" in args else 0  # the words after it, which are meant as text
         left = super().parse_args(ctx, args)
         if ctx.resilient_parsing:
             return left
-        for word in () if literal else (*self._given(ctx), *left):
+        words = [*self._given(ctx), *left]
+        for word in words[: max(0, len(words) - literal)]:
             if _OPTION.match(word):
                 raise self._no_such_option(ctx, word.partition("=")[0])
         if left:
@@ -44,11 +45,14 @@ class TakesValues(click.Command):
     def _given(self, ctx: click.Context) -> list[str]:
         """The arguments that are none of an option, as they were typed."""
         given = [ctx.params[str(param.name)] for param in self.params if isinstance(param, click.Argument)]
-        return [word for value in given for word in (value if isinstance(value, tuple) else (value,)) if word]
+        return [
+            word for value in given for word in (value if isinstance(value, tuple) else (value,)) if word is not None
+        ]
 
     def _no_such_option(self, ctx: click.Context, word: str) -> click.NoSuchOption:
         known = [name for param in self.params if isinstance(param, click.Option) for name in param.opts]
-        return click.NoSuchOption(word, possibilities=difflib.get_close_matches(word, known), ctx=ctx)
+        said = f"No such option {word!r}; write -- before it to mean the text."
+        return click.NoSuchOption(word, said, possibilities=difflib.get_close_matches(word, known), ctx=ctx)
 
 
 def statuses_of(words: tuple[str, ...]) -> list[str]:
