@@ -364,6 +364,7 @@ def test_a_backfill_of_runs_that_may_overlap_starts_all_at_once(app: App) -> Non
         ("2026-05-03T00:00Z", "2026-05-09T00:00Z", "ends by now"),
         ("2026-01-01T00:00Z", None, "more than 1000 ticks; give a shorter range"),
         ("2026-01-01T00:00", None, "has no time zone"),
+        ("0001-01-01T00:00Z", None, "no calendar goes back so far"),
     ],
 )
 def test_a_range_that_can_not_be_is_refused(app: App, start: str, end: str | None, words: str) -> None:

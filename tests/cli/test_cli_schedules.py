@@ -123,6 +123,7 @@ def test_backfill_up_to_today_ends_now(cli: Cli, worker: None) -> None:
         (["backfill", "yearly", "--from", "soon"], 2, "give a day or a time"),
         (["backfill", "yearly", "--from", "9999999w"], 2, "give a day or a time"),
         (["backfill", "yearly", "--from", "2999-01-01"], 2, "begins before it ends"),
+        (["backfill", "yearly", "--from", "0001-01-01"], 2, "no calendar goes back so far"),
         (["delete", "yearly"], 2, "--yes"),
         (["frobnicate"], 2, "known: list, show, pause, resume, trigger, backfill, delete"),
     ],

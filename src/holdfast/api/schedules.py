@@ -241,7 +241,10 @@ class Schedules:
                 raise ArgumentError(
                     f"start={start}, end={end}: give a range that begins before it ends, and ends by now"
                 )
-            ticks = list(itertools.islice(ticks_between(spec, first, until), LIMIT + 1))
+            try:
+                ticks = list(itertools.islice(ticks_between(spec, first, until), LIMIT + 1))
+            except OverflowError:
+                raise ArgumentError(f"start={start}: no calendar goes back so far; give a later one") from None
             if len(ticks) > LIMIT:
                 raise ArgumentError(f"start={start}, end={end}: more than {LIMIT} ticks; give a shorter range")
             fresh = [t for t in ticks if t not in row.queued and store.get(tick_run_id(name, t, spec)) is None]
