@@ -190,9 +190,12 @@ def test_the_store_alone_is_enough_to_look(cli: Cli) -> None:
         (["--since", "9999-12-31T23:59-14:00"], "give how long ago"),
         (["data.x=" + "[" * 3_000], "is nested too deeply to be read"),
         (["--data", "x=" + "[" * 3_000], "is nested too deeply to be read"),
+        (["--after", "9" * 23], "too large a number"),
     ],
 )
-def test_what_no_clock_shows_and_what_is_too_deep_is_refused(cli: Cli, words: list[str], said: str) -> None:
+def test_what_no_clock_shows_and_what_is_too_deep_or_too_large_is_refused(
+    cli: Cli, words: list[str], said: str
+) -> None:
     assert said in cli("runs", "list", *words, code=2).err
 
 

@@ -25,6 +25,16 @@ _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
 _OPTION = re.compile(r"--?[A-Za-z]")
 
 
+class StoredNumber(click.types.IntParamType):
+    """One that fits a column of every store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number: int = super().convert(value, param, ctx)
+        if not -(2**63) <= number < 2**63:
+            self.fail(f"{value} is too large a number.", param, ctx)
+        return number
+
+
 class TakesValues(click.Command):
     """Takes `-1` for an argument, which click by itself would take for an option."""
 

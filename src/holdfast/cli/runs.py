@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.arguments import STATUS, data_terms, statuses_of
+from holdfast.cli.arguments import STATUS, StoredNumber, data_terms, statuses_of
 from holdfast.cli.failed import runs_failed_like
 from holdfast.cli.failures import command, usage
 from holdfast.cli.logs import log_lines
@@ -56,7 +56,7 @@ from holdfast.views.why import doing
 @click.option("--schedule", metavar="NAME", help="Only runs that this schedule started.")
 @click.option("--failure", metavar="GROUP", help="Only runs that have failed like this; see `runs failures`.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100_000), help="How many at most.")
-@click.option("--after", type=int, metavar="NO", help="Go on after this one, as the page before says.")
+@click.option("--after", type=StoredNumber(), metavar="NO", help="Go on after this one, as the page before says.")
 @json_option
 @click.pass_context
 def list_runs(
