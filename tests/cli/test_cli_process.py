@@ -141,6 +141,38 @@ def test_a_pipe_that_nobody_reads_ends_a_command_as_sigpipe_does(environment: di
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_what_click_prints_by_itself_ends_likewise(environment: dict[str, str], option: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*COMMAND, option], env=environment, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("runs list > /dev/full", 74, "Error: the output can't be written: No space left on device\n"),
+        ("--version > /dev/full", 74, "Error: the output can't be written: No space left on device\n"),
+        ("runs list > /dev/full 2> /dev/full", 74, ""),
+        ("runs list >&-", 0, ""),
+        ("runs list --json >&-", 0, ""),
+        ("runs show x 2>&- >/dev/null", 0, ""),
+        ("runs show nosuch 2> /dev/full", 3, ""),
+        ("runs show nosuch 2>&-", 3, ""),
+        ("runs show 2> /dev/full", 2, ""),
+    ],
+)
+def test_an_exit_code_holds_where_nothing_can_be_written(
+    environment: dict[str, str], cli: Cli, words: str, code: int, said: str
+) -> None:
+    cli("start", "add", "1", "--id", "x")
+    command = f"{sys.executable} -m holdfast {words}"
+    done = subprocess.run(command, shell=True, env=environment, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
 @pytest.mark.parametrize(
     ("answer", "code", "there"), [(b"n\n", 6, True), (b"\x03", 130, True), (b"\x04", 130, True), (b"y\n", 0, False)]
 )
@@ -183,7 +215,7 @@ def test_a_terminal_that_knows_ascii_only_gets_nothing_else(
 def test_each_exit_code_is_on_the_page_of_the_command() -> None:
     page = (HERE.parents[1] / "docs" / "command.md").read_text()
     codes = [value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)]
-    assert len(codes) == 10
+    assert len(codes) == 11
     assert [code for code in codes if f"\n| {code} | " not in page] == []
     assert [code for code in codes if not re.search(rf"\b{code} ", EPILOG)] == []
 

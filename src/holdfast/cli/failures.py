@@ -22,6 +22,7 @@ CONFLICT = 4
 UNREACHABLE = 5
 DECLINED = 6
 BUG = 70
+UNWRITTEN = 74
 INTERRUPTED = 130
 UNREAD = 141  # as the shell says of a program that SIGPIPE has ended
 
@@ -58,6 +59,10 @@ class Bug(Failure):
     exit_code = BUG
 
 
+class Unwritten(Failure):
+    exit_code = UNWRITTEN
+
+
 def command(*words: str) -> str:
     """A `holdfast` command as one could paste it, with the options that lead to the same target."""
     context = click.get_current_context(silent=True)
@@ -72,7 +77,7 @@ def command(*words: str) -> str:
 
 
 @contextmanager
-def told_in_a_sentence(context: click.Context) -> Iterator[None]:
+def told_in_a_sentence(context: click.Context | None = None) -> Iterator[None]:
     """Turn whatever is raised into a Failure; `--debug` shows the traceback too."""
     try:
         yield
@@ -87,16 +92,25 @@ def told_in_a_sentence(context: click.Context) -> Iterator[None]:
         raise click.exceptions.Exit(INTERRUPTED) from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            _drop_what_nobody_reads()
+            drop_what_is_unwritten()
             raise click.exceptions.Exit(UNREAD) from None
-        if context.params.get("debug"):
+        if isinstance(error, OSError) and _is_of_printing(error):
+            drop_what_is_unwritten()
+            raise Unwritten(f"the output can't be written: {error.strerror}") from None
+        if context is not None and context.params.get("debug"):
             traceback.print_exc(file=sys.stderr)
         raise _failure(error) from None
 
 
-def _drop_what_nobody_reads() -> None:
-    """Whoever read us has seen enough. Python would write what is left at its end, and complain."""
-    for stream in (sys.stdout, sys.stderr):
+def _is_of_printing(error: OSError) -> bool:
+    """Whether it was raised where something is printed, which is always by click or rich."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals["__name__"]).partition(".")[0] in ("click", "rich")
+
+
+def drop_what_is_unwritten() -> None:
+    """Nobody reads it any more, or a disk is full. Python would write what is left at its end, and complain."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a stream that was closed before we began is None
         try:
             stream.flush()
         except OSError:

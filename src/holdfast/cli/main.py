@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from holdfast.cli.failures import Misuse, told_in_a_sentence, usage
+from holdfast.cli.failures import INTERRUPTED, Misuse, drop_what_is_unwritten, told_in_a_sentence, usage
 from holdfast.cli.lazy import Entry, LazyGroup
 from holdfast.cli.output import print_in_any_encoding
 
@@ -79,6 +81,23 @@ PYPROJECT_KEYS = ("app", "store", "app-name", *WORKER_KEYS)
 
 
 class Main(LazyGroup):
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Like click's own, but the exit code of a failure holds even if its sentence can't be written to stderr."""
+        do: Callable[..., Any] = super().main
+        if not extra.pop("standalone_mode", True):
+            return do(*args, standalone_mode=False, **extra)
+        try:
+            code = do(*args, standalone_mode=False, **extra)
+        except click.Abort:
+            code = INTERRUPTED
+        except click.ClickException as failure:
+            code = failure.exit_code
+            try:
+                failure.show()
+            except OSError:
+                drop_what_is_unwritten()
+        sys.exit(code)
+
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
         print_in_any_encoding()
         try:
@@ -86,7 +105,8 @@ class Main(LazyGroup):
         except Misuse:
             if not extra.get("resilient_parsing"):  # a shell that completes
                 raise
-        return super().make_context(info_name, args, *more, **extra)
+        with told_in_a_sentence():  # --help and --version are printed here
+            return super().make_context(info_name, args, *more, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         with told_in_a_sentence(ctx):
@@ -117,7 +137,7 @@ Say -A and --store once: HOLDFAST_APP and HOLDFAST_STORE, or `app` and `store` i
 ./pyproject.toml. A run is named by its id, or by the beginning of it that no other has.
 
 Exit codes: 0 ok, 1 run failed, 2 usage, 3 not found, 4 conflict, 5 store unreachable, 6 declined, 70 a fault of
-Holdfast, 130 interrupted, 141 nobody reads the output."""
+Holdfast, 74 the output can't be written, 130 interrupted, 141 nobody reads the output."""
 
 
 @click.group(

@@ -64,11 +64,13 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def on_terminal(*, err: bool = False) -> bool:
-    return (sys.stderr if err else sys.stdout).isatty()
+    stream = sys.stderr if err else sys.stdout
+    return stream is not None and stream.isatty()  # None if it was closed before we began
 
 
 def speaks_unicode(*, err: bool = False) -> bool:
-    encoding = (sys.stderr if err else sys.stdout).encoding or "ascii"
+    stream = sys.stderr if err else sys.stdout
+    encoding = (stream is not None and stream.encoding) or "ascii"
     return encoding.lower().replace("-", "").startswith("utf")
 
 
