@@ -212,6 +212,18 @@ def test_a_terminal_that_knows_ascii_only_gets_nothing_else(
     assert "`- + 20 done: add x 20" in seen
 
 
+def test_json_on_a_terminal_has_nothing_that_moves_the_cursor_or_turns_text_around(
+    environment: dict[str, str], cli: Cli, worker: None
+) -> None:
+    text = "\x9b2J\u202edesrever\x7f\U000e0041ž"
+    cli("run", "fails", text, "--id", "f1", code=1)
+    code, seen = in_terminal(["runs", "show", "f1", "--json"], environment)
+    assert (code, json.loads(seen)["input"]) == (0, {"args": [text]})
+    assert '"\\u009b2J\\u202edesrever\\u007f\\udb40\\udc41ž"' in seen
+    assert seen.replace("\r\n", "").isprintable()
+    assert cli("runs", "show", "f1", "--json").json["input"] == {"args": [text]}
+
+
 def test_each_exit_code_is_on_the_page_of_the_command() -> None:
     page = (HERE.parents[1] / "docs" / "command.md").read_text()
     codes = [value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)]

@@ -127,8 +127,12 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any, indent: int | None = None, *, err: bool = False) -> str:
-    """Escaped where the stream would have to replace characters: data stays what it is."""
-    return json.dumps(value, ensure_ascii=not speaks_unicode(err=err), indent=indent)
+    """Escaped where the stream would have to replace characters: data stays what it is. On a terminal so is what would
+    move its cursor or turn its text around."""
+    text = json.dumps(value, ensure_ascii=not speaks_unicode(err=err), indent=indent)
+    if not on_terminal(err=err) or text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def print_lines(lines: Iterable[Line]) -> None:
