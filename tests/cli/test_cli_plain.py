@@ -14,7 +14,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
+from holdfast.cli.output import cut, padded
 from holdfast.codec import Codec
 from holdfast.views.values import PlainReader, call_text
 
@@ -99,3 +101,10 @@ def test_a_call_reads_as_it_was_written() -> None:
     assert call_text({"args": [1, "a"], "kwargs": {"k": None}}) == '(1, "a", k=null)'
     assert call_text({}) == "()"
     assert call_text({"other": 1}) == '({"other": 1})'
+
+
+@pytest.mark.parametrize("text", ["日本語-1", "abc", "e\u0301te\u0301", "日" * 50, "e\u0301" * 50, "a b" * 50, ""])
+@pytest.mark.parametrize("width", [10, 11])
+def test_what_is_cut_and_padded_takes_as_many_columns_as_it_is_given(text: str, width: int) -> None:
+    assert cell_len(padded(cut(text, width), width)) == width
+    assert cut(text, 10_000) == text

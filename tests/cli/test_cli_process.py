@@ -22,6 +22,7 @@ from typing import Any
 import cli_shop
 import pytest
 from cli_driver import Cli, eventually
+from rich.cells import cell_len
 
 from holdfast.cli import failures
 from holdfast.cli.main import EPILOG
@@ -222,6 +223,14 @@ def test_json_on_a_terminal_has_nothing_that_moves_the_cursor_or_turns_text_arou
     assert '"\\u009b2J\\u202edesrever\\u007f\\udb40\\udc41ž"' in seen
     assert seen.replace("\r\n", "").isprintable()
     assert cli("runs", "show", "f1", "--json").json["input"] == {"args": [text]}
+
+
+def test_columns_are_aligned_whatever_ids_are_written_in(environment: dict[str, str], cli: Cli, worker: None) -> None:
+    for run_id in ("日本語-1", "order-17", "e\u0301"):
+        cli("run", "add", "1", "--id", run_id)
+    code, seen = in_terminal(["runs", "list"], environment)
+    lines = seen.splitlines()
+    assert (code, {cell_len(line[: line.index(" add ")]) for line in lines[1:]}) == (0, {9})
 
 
 def test_each_exit_code_is_on_the_page_of_the_command() -> None:

@@ -152,7 +152,7 @@ def _wrapped(line: Line, out: Console) -> Iterator[Text]:
     if text.cell_len <= out.width:
         yield text
         return
-    before = sum(len(span.text) for span in line[:-1])
+    before = sum(cells(span.text) for span in line[:-1])
     indent = before if before <= out.width // 2 else 8
     first, *_ = text.wrap(out, out.width)
     yield first
@@ -186,7 +186,8 @@ def print_table(
             click.echo("\t".join(" ".join(clean(cell.text).split()) for cell in row))
         return
     out = console()
-    grid = [[Styled(head, "dim") for head in heads], *spans]
+    grid = [[Styled(head, "dim") for head in heads]]
+    grid += [[Styled(clean(cell.text), cell.style) for cell in row] for row in spans]  # as wide as it will be
     widths = _widths(grid, out.width)
     for head in left_out_first:
         if widths[-1] >= LAST_COLUMN:
@@ -195,10 +196,10 @@ def print_table(
         grid = [[*row[:at], *row[at + 1 :]] for row in grid]
         widths = _widths(grid, out.width)
     for row in grid if spans else []:
-        cells = [
-            Styled(f"{cut(cell.text, width):<{width}}", cell.style) for cell, width in zip(row, widths, strict=True)
+        shown = [
+            Styled(padded(cut(cell.text, width), width), cell.style) for cell, width in zip(row, widths, strict=True)
         ]
-        line = [part for cell in cells for part in (cell, Styled("  "))][:-1]
+        line = [part for cell in shown for part in (cell, Styled("  "))][:-1]
         text = styled(line)
         text.rstrip()
         out.print(text, soft_wrap=True)
@@ -206,7 +207,9 @@ def print_table(
 
 def _widths(grid: list[list[Styled]], width: int) -> list[int]:
     """Of the columns. The last one takes what is left; if that is little, those in the middle give some."""
-    widths = [max(len(cut(row[i].text, width // 2 if i else 10_000)) for row in grid) for i in range(len(grid[0]) - 1)]
+    widths = [
+        max(cells(cut(row[i].text, width // 2 if i else 10_000)) for row in grid) for i in range(len(grid[0]) - 1)
+    ]
     left = width - sum(widths) - 2 * len(widths)
     while left < NARROWEST and max(widths[1:], default=0) > NARROWEST:
         widths[widths.index(max(widths[1:]), 1)] -= 1
@@ -249,6 +252,25 @@ def _short_among(run_id: str, has_kin: bool) -> str:
     return f"{run_id[:8]}…{run_id[found.end() :] or run_id[-4:]}"
 
 
+def cells(text: str) -> int:
+    """How many columns of a terminal a text takes: those of East Asia take two, accents none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def padded(text: str, width: int) -> str:
+    return text + " " * (width - cells(text))
+
+
 def cut(text: str, width: int) -> str:
+    """On one line, and no wider than that."""
     text = " ".join(text.split())
-    return text if len(text) <= width else text[: width - 1] + "…"
+    kept = text[: 4 * width]  # more isn't worth measuring
+    if len(kept) == len(text) and cells(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(kept, width - 1).rstrip() + "…"

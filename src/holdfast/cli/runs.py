@@ -16,10 +16,12 @@ from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
     Line,
     Styled,
+    cells,
     cut,
     json_option,
     note,
     on_terminal,
+    padded,
     print_json,
     print_lines,
     print_table,
@@ -236,10 +238,14 @@ def _step_lines(steps: list[dict[str, Any]]) -> list[Line]:
         left_out = f"    {len(steps) - STEPS_SHOWN} are not shown here; `runs history` and `runs tree --all` show all"
         lines.append([Styled(left_out, "dim")])
     names = {step["cmd"]: step["key"] or step["name"] for step in steps}
-    width = max((len(names[step["cmd"]]) for step in shown), default=0)
+    width = max((cells(names[step["cmd"]]) for step in shown), default=0)
     for step in shown:
         state = status_span(_state_of(step))
-        line = [Styled("    "), Styled(f"{state.text:<11}", state.style), Styled(f" {names[step['cmd']]:<{width}} ")]
+        line = [
+            Styled("    "),
+            Styled(f"{state.text:<11}", state.style),
+            Styled(f" {padded(names[step['cmd']], width)} "),
+        ]
         line.append(Styled(cut(call_text(step["call"]), 60), "dim"))
         if step["state"] == "SUCCESS" and step["result"] is not None:
             line += [Styled(" → ", "dim"), Styled(cut(as_text(step["result"]), 60))]

@@ -13,6 +13,7 @@ from holdfast.cli.output import (
     Line,
     Look,
     Styled,
+    cells,
     console,
     cut,
     on_terminal,
@@ -83,7 +84,7 @@ class Painter:
         if node.progress is not None and node.ended_at is None:
             line += self._bar(node.progress)
         if node.detail:
-            used = sum(len(span.text) for span in line)
+            used = sum(cells(span.text) for span in line)
             style = "red" if node.state in ("FAILURE", "STUCK") else "cyan" if node.state == "WAITING" else "yellow"
             line.append(Styled("  " + cut(node.detail, max(20, self.width - used - 2)), style))
         return line
