@@ -186,8 +186,8 @@ def test_the_store_alone_is_enough_to_look(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--since", "0001-01-01"], "--since '0001-01-01': give how long ago"),
-        (["--since", "9999-12-31T23:59-14:00"], "give how long ago"),
+        (["--since", "0001-01-01"], "--since '0001-01-01': give a day or a time"),
+        (["--since", "9999-12-31T23:59-14:00"], "or how long ago"),
         (["data.x=" + "[" * 3_000], "is nested too deeply to be read"),
         (["--data", "x=" + "[" * 3_000], "is nested too deeply to be read"),
         (["--after", "9" * 23], "too large a number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import json
 import re
@@ -15,9 +16,11 @@ from holdfast.app import App
 from holdfast.cli.failures import usage
 from holdfast.codec import Codec
 from holdfast.codec.paths import Misfit
+from holdfast.durations import to_us
 from holdfast.errors import ArgumentError
 from holdfast.ports import DataSpan
 from holdfast.views.filters import STATUS_WORDS, add_data_term, value_of
+from holdfast.views.times import moment, read_local
 
 STATUS = click.Choice([*STATUS_WORDS], case_sensitive=False)
 """What `--status` takes: the words that `status:` takes in a filter."""
@@ -78,6 +81,18 @@ def data_terms(codec: Codec, terms: tuple[str, ...]) -> tuple[dict[str, str], li
         if not add_data_term(term, codec.encode, equal, spans):
             usage(f"--data {term!r}: give KEY=VALUE")
     return equal, spans
+
+
+def moment_of(option: str, text: str, now: int, tz: dt.tzinfo | None = None) -> dt.datetime:
+    """`2h` ago, or a date and time, without a zone in that one, else in the local one."""
+    try:
+        try:
+            ago = to_us(text)
+        except ValueError:
+            return read_local(text, tz)
+        return moment(now - ago).astimezone(tz)
+    except (ValueError, OverflowError):
+        usage(f"{option} {text!r}: give a day or a time such as 2026-01-31T12:00, or how long ago: 30m, 2h, 3d")
 
 
 def split(words: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from holdfast.cli.arguments import STATUS, StoredNumber, data_terms, statuses_of
+from holdfast.api.checks import to_epoch
+from holdfast.cli.arguments import STATUS, StoredNumber, data_terms, moment_of, statuses_of
 from holdfast.cli.failed import runs_failed_like
-from holdfast.cli.failures import command, usage
+from holdfast.cli.failures import command
 from holdfast.cli.logs import log_lines
 from holdfast.cli.output import (
     Line,
@@ -31,13 +32,12 @@ from holdfast.cli.output import (
 from holdfast.cli.target import Target, one_run, open_target, run_ids
 from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
-from holdfast.durations import to_us
 from holdfast.ports import FINAL, RunRow, Status
 from holdfast.views.details import read_details, read_outcome
 from holdfast.views.filters import parse_filter
 from holdfast.views.reading import RunTree
 from holdfast.views.summaries import event_summary, run_summary
-from holdfast.views.times import SECOND, ago, clock, iso, length, read_local
+from holdfast.views.times import ago, clock, iso, length
 from holdfast.views.values import PlainReader, as_text, call_text
 from holdfast.views.why import doing
 
@@ -88,7 +88,7 @@ def list_runs(
     if parent is not None:
         query.parent = target.find(parent).id
     if since is not None:
-        query.since = _moment(since, store.now())
+        query.since = to_epoch(moment_of("--since", since, store.now()))
     rows = store.runs(query) if failure is None else runs_failed_like(target, query, failure)
     more, rows = len(rows) > limit, rows[:limit]
     now = store.now()
@@ -136,18 +136,6 @@ def _print_runs(target: Target, rows: list[RunRow], now: int) -> None:
             ]
         )
     print_table(["RUN", "WORKFLOW", "STATUS", "CREATED", "TOOK", "DOING"], lines, left_out_first=("CREATED", "TOOK"))
-
-
-def _moment(text: str, now: int) -> int:
-    """`2h` ago, or a date and time; without a zone it is the local one."""
-    try:
-        return now - to_us(text)
-    except ValueError:
-        pass
-    try:
-        return round(read_local(text).timestamp() * SECOND)
-    except ValueError:
-        usage(f"--since {text!r}: give how long ago (30m, 2h, 3d), or a date such as 2026-01-31T12:00")
 
 
 # -- one run

@@ -9,7 +9,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from holdfast.cli.actions import because
-from holdfast.cli.failures import command, usage
+from holdfast.cli.arguments import moment_of
+from holdfast.cli.failures import command
 from holdfast.cli.output import (
     Line,
     Styled,
@@ -24,7 +25,6 @@ from holdfast.cli.output import (
     status_span,
 )
 from holdfast.cli.target import Target, open_target
-from holdfast.durations import to_us
 from holdfast.engine.ticks import read_spec
 from holdfast.engine.timetable import Spec, local, ticks_after, zone
 from holdfast.ports import RunQuery, ScheduleRow
@@ -202,8 +202,10 @@ def backfill(context: click.Context, name: str, start: str, end: str | None, as_
     """
     target = open_target(context)
     spec, now = read_spec(_find(target, name)), target.store.now()
-    first = _moment(start, "--from", spec, now)
-    last = None if end is None else _moment(end, "--to", spec, now, is_end=True)
+    first = moment_of("--from", start, now, zone(spec.tz))
+    last = None if end is None else moment_of("--to", end, now, zone(spec.tz))
+    if last is not None and _is_day(str(end)):
+        last = min(last + dt.timedelta(days=1, microseconds=-1), local(now, spec))
     ids = target.app.schedules.backfill(name, first, last)
     if as_json:
         print_json(ids)
@@ -216,18 +218,12 @@ def backfill(context: click.Context, name: str, start: str, end: str | None, as_
     target.note_if_nobody_works("start one with")
 
 
-def _moment(text: str, option: str, spec: Spec, now: int, is_end: bool = False) -> dt.datetime:
+def _is_day(text: str) -> bool:
     try:
-        return local(now - to_us(text), spec)
-    except (ValueError, OverflowError):
-        pass
-    try:
-        moment = dt.datetime.fromisoformat(text)
+        dt.date.fromisoformat(text)
     except ValueError:
-        usage(f"{option} {text!r}: give a day or a time such as 2026-01-31T12:00, or how long ago: 12h, 3d")
-    if is_end and len(text) <= len("2026-01-31"):
-        moment = min(moment + dt.timedelta(days=1, microseconds=-1), local(now, spec).replace(tzinfo=None))
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone(spec.tz))
+        return False
+    return True
 
 
 @click.command()

@@ -45,11 +45,12 @@ def moment(us: int | None) -> dt.datetime | None:
     return None if us is None else _EPOCH + dt.timedelta(microseconds=min(us, _LAST))
 
 
-def read_local(text: str) -> dt.datetime:
-    """A date and time as people write it, without a zone in the local one; ValueError if it is none, or no clock shows
-    it."""
+def read_local(text: str, tz: dt.tzinfo | None = None) -> dt.datetime:
+    """A date and time as people write it, without a zone in that one, else in the local one; ValueError if it is none, or
+    no clock shows it."""
     try:
-        return dt.datetime.fromisoformat(text).astimezone()
+        found = dt.datetime.fromisoformat(text)
+        return (found if tz is None or found.tzinfo is not None else found.replace(tzinfo=tz)).astimezone(tz)
     except OverflowError as error:
         raise ValueError(str(error)) from None
 
