@@ -1,6 +1,6 @@
 """A support agent of Pydantic AI in a durable workflow: it looks up an order, and refunds it once a person has agreed.
 
-    pip install 'holdfast[agents]'
+    pip install './holdfast[agents]'
     holdfast -A support worker
     holdfast -A support run chat '"Where is order 17?"'
 

@@ -69,6 +69,6 @@ def _parts() -> Any:
         from holdfast.executors.celery import attachment  # not at the top: few need Celery
     except ImportError as error:
         raise DefinitionError(
-            f"steps on Celery need Celery ({error}); install it with: pip install 'holdfast[celery]'"
+            f"steps on Celery need Celery ({error}); install it with: pip install 'celery[redis]'"
         ) from error
     return attachment

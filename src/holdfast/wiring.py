@@ -83,7 +83,7 @@ def _import_postgres() -> tuple[type[PostgresStore], type[PostgresNotifier]]:
         from holdfast.stores.postgres_notifier import PostgresNotifier
     except ImportError as error:
         raise StoreUnavailableError(
-            f"a store on PostgreSQL needs a driver ({error}); install it with: pip install 'holdfast[postgres]'"
+            f"a store on PostgreSQL needs a driver ({error}); install it with: pip install 'psycopg[binary]' psycopg_pool"
         ) from error
     return PostgresStore, PostgresNotifier
 

@@ -22,7 +22,7 @@ def load_serving() -> Callable[..., Serving]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
-        raise Misuse("the monitor needs an extra: pip install 'holdfast[monitor]'") from None
+        raise Misuse("the monitor needs a web server: pip install starlette uvicorn") from None
     return serving
 
 

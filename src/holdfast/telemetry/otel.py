@@ -31,7 +31,7 @@ try:
         set_span_in_context,
     )
 except ImportError as error:
-    raise ImportError("holdfast.telemetry.otel needs OpenTelemetry: pip install 'holdfast[otel]'") from error
+    raise ImportError("holdfast.telemetry.otel needs OpenTelemetry: pip install opentelemetry-sdk") from error
 
 
 class OpenTelemetryInstrument(Instrument):
