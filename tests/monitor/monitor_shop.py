@@ -41,6 +41,14 @@ async def fails(text: str) -> None:
     explode(text)
 
 
+@app.workflow(max_retries=1)
+def twice() -> None:
+    """Both of its attempts fail; the second one keeps what the first has done."""
+    add(1)
+    add(2)
+    explode("no")
+
+
 @app.workflow
 async def asks(who: str) -> str:
     answer: Any = await hook("signature", key=who)

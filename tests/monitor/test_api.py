@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from monitor_shop import asks, fails, sleeps, total
+from monitor_shop import asks, fails, sleeps, total, twice, undone
 
 from holdfast import App
 from holdfast.ports import RunQuery
@@ -76,6 +76,18 @@ def test_a_run_has_its_reason_its_attempts_its_times_and_its_values(client: http
     assert client.get("/api/run/events", params={"id": "t", "after": 2}).json()["events"] == events[2:]
     tree = client.get("/api/run/tree", params={"id": "t"}).json()
     assert [child["name"] for child in tree["children"]] == ["add", "flaky"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_what_a_retry_keeps_is_counted_once_however_many_attempts_have_kept_it(client: httpx.Client) -> None:
+    twice.options(id="t").start().result(timeout=20, propagate=False)
+    run = client.get("/api/run", params={"id": "t"}).json()
+    assert [(step["name"], step["reused"]) for step in run["steps"]] == [
+        ("add", False), ("add", False), ("explode", False), ("add", True), ("add", True), ("explode", False),
+    ]  # fmt: skip
+    assert (run["kept_by_retry"], run["step_names"]["FAILURE"]) == (2, ["explode"])
+    undone.options(id="u").start().result(timeout=20, propagate=False)
+    assert client.get("/api/run", params={"id": "u"}).json()["kept_by_retry"] == 0  # it was done, and undone
 
 
 @pytest.mark.usefixtures("worker")

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from monitor_server import serving
-from monitor_shop import NASTY, asks, decides, echoes, fails, fans, nasty, sleeps, total
+from monitor_shop import NASTY, asks, decides, echoes, fails, fans, nasty, sleeps, total, twice
 from msgspec import Raw
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -499,6 +499,22 @@ def test_the_step_that_is_looked_at_is_in_the_address(browser: Browser, url: str
     expect(page.get_by_label("Step add")).to_have_count(0)
     page.go_back()
     expect(page.get_by_label("Step add")).to_be_visible()
+    done(page)
+
+
+def test_what_a_second_attempt_has_kept_is_told_from_what_it_has_executed(browser: Browser, url: str) -> None:
+    twice.options(id="t").start().result(timeout=20, propagate=False)
+    page = open_page(browser, url, "/workflows/runs/t")
+    expect(page.locator(".legend")).to_contain_text("kept from an earlier attempt")
+    kept = page.locator(".lane", has=page.get_by_text("kept", exact=True))
+    expect(kept).to_have_count(2)
+    expect(page.get_by_role("button", name="add, success, kept", exact=True)).to_have_count(2)
+    expect(kept.locator(".took")).to_have_count(0)
+    page.get_by_role("button", name="Retry…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("2 completed steps are kept and not done again.")
+    expect(page.get_by_role("dialog")).to_contain_text("What failed runs anew: explode.")
+    page.goto(f"{url}/workflows/runs/t?view=family")
+    expect(page.locator(".node", has=page.get_by_text("kept", exact=True))).to_have_count(2)
     done(page)
 
 

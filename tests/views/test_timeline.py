@@ -172,3 +172,16 @@ def test_many_neighbours_of_one_name_are_one_lane_and_each_of_them_can_be_had() 
     everything = timeline_of(history, row, T0 + 2_000, steps)
     assert len(everything.lanes) == 1 + len(steps)
     check(history, everything)
+
+
+def test_many_that_a_second_attempt_has_kept_are_a_lane_of_their_own() -> None:
+    done = [step(ev.StepCompleted, 10 + i, cmd=f"1s{i}", started=T0 + 5 + i) for i in range(20)]
+    again = ev.AttemptStarted(ts=T0 + 100, attempt=2)
+    kept = [
+        ev.OutcomeReused(ts=T0 + 100, cmd=f"22s{i}", cause=22, name="charge", args=Raw(b'{"args":[1]}'), source=2 + i)
+        for i in range(20)
+    ]
+    history = numbered(started(), *done, again, *kept)
+    _, first, second = timeline_of(history, row_of(history), T0 + 200, fold=12).lanes
+    assert (first.states, spans_of(first)) == ({"SUCCESS": 20}, [("executing", 5, 29)])
+    assert (second.states, spans_of(second)) == ({"SUCCESS": 20}, [("reused", 100, 100)])

@@ -50,6 +50,11 @@ class EarlierOutcomes:
         for looks in [looks for looks in self._outcomes if looks[0] == "t"]:
             self._queues[looks] = [outcome for outcome in self._outcomes.pop(looks) if outcome is not None]
 
+    @property
+    def completed(self) -> int:
+        """How many steps and children a retry would not do again."""
+        return sum(outcome is not None for outcomes in self._outcomes.values() for outcome in outcomes)
+
     def claim(self, kind: str, name: str, args: bytes, key: str = "") -> tuple[ev.Event | None, Child | None]:
         """The outcome, or the child, that an earlier attempt has for the next command that looks like this."""
         looks = (kind, key, name, args)

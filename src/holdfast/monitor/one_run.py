@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.api.forms import hook_schema
+from holdfast.api.selection import APPLIES
 from holdfast.core import events as ev
 from holdfast.engine.membership import pid_of
 from holdfast.errors import RunNotFoundError
@@ -21,7 +21,7 @@ from holdfast.views.imported import ImportedRun
 from holdfast.views.invocations import Invocation, invocation_summary
 from holdfast.views.reading import RunTree
 from holdfast.views.statuses import statuses_of
-from holdfast.views.steps import StepView, steps_of
+from holdfast.views.steps import StepView, kept_by_retry, steps_of
 from holdfast.views.summaries import event_summary, log_summaries, step_summary
 from holdfast.views.timeline import lanes_of, timeline_of
 from holdfast.views.times import iso, marking, unmarked
@@ -49,7 +49,9 @@ class OneRun:
 
     def run(self, run_id: str) -> dict[str, Any]:
         row = self.source.row(run_id)
-        return self._run(self.source.store, row, *self.source.history(row), LONG)
+        events, steps = self.source.history(row)
+        kept = kept_by_retry(events) if row.status in APPLIES["retry"] else 0
+        return {**self._run(self.source.store, row, events, steps, LONG), "kept_by_retry": kept}
 
     def values(self, run_id: str) -> dict[str, Any]:
         """What went in and came out, in full."""
@@ -73,6 +75,8 @@ class OneRun:
     ) -> dict[str, Any]:
         now = store.now()
         reader, known = self.source.reader, self.source.definitions
+        began = max((event.seq for event in events if isinstance(event, ev.AttemptStarted)), default=0)
+        latest = [step for step in steps if step.seq >= began]
         with marking():
             facts = read_details(store, row, reader, known.max_attempts(), events, steps, STEPS_SHOWN, most_bytes)
         facts["why"] |= {"marked": facts["why"]["text"], "text": unmarked(facts["why"]["text"], now)}
@@ -90,9 +94,8 @@ class OneRun:
                  "error": reader.error_text(change.error)}
                 for change in statuses_of(events, row)
             ],
-            "step_counts": dict(Counter(str(step.state) for step in steps)),
             "step_names": {
-                state: [step.key or step.name for step in steps if step.state == state][:20]
+                state: [step.key or step.name for step in latest if step.state == state][:20]
                 for state in ("STARTED", "RETRY", "FAILURE", "CANCELLED")
             },
             "streamed": bool(store.stream(row.id, 0, 1)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.plans import PlannedStep, member_keys, read_plan
+from holdfast.core.reuse import EarlierOutcomes
 from holdfast.ports import AttemptRow, StepState
 
 
@@ -94,6 +95,12 @@ def steps_of(history: Iterable[ev.Event]) -> list[StepView]:
     for event in history:
         fold.take(event)
     return fold.result()
+
+
+def kept_by_retry(history: Sequence[ev.Event]) -> int:
+    """How many steps and children another attempt would not do again, whichever attempt has done them."""
+    anew = (i for i in reversed(range(len(history))) if isinstance(history[i], ev.ContinuedAsNew))
+    return EarlierOutcomes(history[next(anew, 0) :]).completed
 
 
 def with_attempts(views: Iterable[StepView], attempts: Iterable[AttemptRow]) -> list[StepView]:

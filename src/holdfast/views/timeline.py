@@ -122,7 +122,7 @@ def _step_lanes(
         return [_one(step, now, start, end) for step in ordered[:most]], None
     found: list[Lane] = []
     at = 0
-    for _, alike in groupby(ordered, key=lambda step: (step.name, step.is_child, step.part_of)):
+    for _, alike in groupby(ordered, key=lambda step: (step.name, step.is_child, step.part_of, step.reused)):
         group = list(alike)
         if len(group) > fold:
             found.append(_folded(group, at, now, start, end))
@@ -150,6 +150,7 @@ def _folded(group: Sequence[StepView], at: int, now: int, start: int, end: int) 
 
 def _when_at_work(group: Sequence[StepView], start: int, end: int) -> tuple[Span, ...]:
     """Stretches in which any of them was, with those that failed apart. What is closer than can be seen is one."""
+    kind: SpanKind = "reused" if group[0].reused else "executing"
     near = (end - start) // PIECES
     found: list[Span] = []
     for outcome in ("", "FAILURE"):
@@ -166,7 +167,7 @@ def _when_at_work(group: Sequence[StepView], start: int, end: int) -> tuple[Span
                 pieces[-1] = (pieces[-1][0], None if known is None or over is None else max(known, over))
             else:
                 pieces.append((begin, over))
-        found += [Span(kind="executing", start=begin, end=over, outcome=outcome) for begin, over in pieces]
+        found += [Span(kind=kind, start=begin, end=over, outcome=outcome) for begin, over in pieces]
     return tuple(found)
 
 

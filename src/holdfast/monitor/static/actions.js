@@ -42,7 +42,7 @@ function Consequence({ name, run }) {
   if (name === "pause") return html`<p>Nothing new begins. ${open.length ? html`What executes now (<b>${listed(open)}</b>) ends, and is kept.` : "Nothing executes just now."} Timers that fall due meanwhile fire when it is resumed.</p>`;
   if (name === "resume") return html`<p>${run.status === "STUCK" ? "The code is replayed from its history. If the reason is still there, the run is stuck again, and nothing is lost." : "It goes on where it was."}</p>`;
   if (name === "retry") {
-    const kept = run.step_counts.SUCCESS ?? 0;
+    const kept = run.kept_by_retry;
     const anew = [...run.step_names.FAILURE, ...run.step_names.CANCELLED];
     return html`<p>The workflow is tried again. ${kept ? html`<b>${kept}</b> completed ${kept === 1 ? "step is" : "steps are"} kept and not done again.` : "No completed step can be kept."}${anew.length > 0 && html` What failed runs anew: <b>${listed(anew)}</b>.`}</p>`;
   }

@@ -186,8 +186,8 @@ function Branch({ node, top }) {
   const seconds = node.started_at ? ((node.ended_at ? Date.parse(node.ended_at) : now()) - Date.parse(node.started_at)) / 1000 : null;
   return html`<li><div class="node"><${State} state=${node.state} quiet /><span class=${node.run_id ? "strong" : ""}>${node.name}</span>
     ${node.run_id && node.run_id !== top && html`<${RunLink} id=${node.run_id} />`}
-    ${node.attempt > 1 && html`<span class="tag">attempt ${node.attempt}</span>`}${node.undoes && html`<span class="tag">compensation</span>`}${node.is_fork && html`<span class="tag">fork</span>`}
-    <span class="faint num">${length(seconds)}</span>${node.detail && html`<span class="soft">${cut(node.detail, 140)}</span>`}</div>
+    ${node.attempt > 1 && html`<span class="tag">attempt ${node.attempt}</span>`}${node.reused && html`<span class="tag" title="kept from an earlier attempt">kept</span>`}${node.undoes && html`<span class="tag">compensation</span>`}${node.is_fork && html`<span class="tag">fork</span>`}
+    ${(!node.reused || node.run_id) && html`<span class="faint num">${length(seconds)}</span>`}${node.detail && html`<span class="soft">${cut(node.detail, 140)}</span>`}</div>
     ${node.children.length > 0 && html`<ul class="tree">${node.children.slice(0, 200).map((/** @type {any} */ child) => html`<${Branch} node=${child} top=${top} />`)}${(node.children.length > 200 || node.left_out) && html`<li class="faint">and ${(Math.max(0, node.children.length - 200) + (node.left_out ?? 0)).toLocaleString("en")} more</li>`}</ul>`}</li>`;
 }
 

@@ -16,7 +16,7 @@ const WORDS = {
   queued: "queued", delayed: "delayed start", running: "running", executing: "executing", "retry wait": "waits for its retry", paused: "paused",
   stuck: "stuck", reused: "kept from an earlier attempt", group: "group", child: "child run", hook: "waits for a hook", event: "waits for an event", sleep: "sleeps", timer: "timeout",
 };
-const LEGEND = ["queued", "executing", "retry wait", "sleep", "hook", "child"];
+const LEGEND = ["queued", "executing", "retry wait", "sleep", "hook", "child", "reused"];
 
 /** @param {Span} span */
 function toneOf(span) {
@@ -138,17 +138,18 @@ function LaneRow({ lane, count, scale, start, until: last, end, ticks, chosen, o
   const { spans } = lane;
   const first = spans.reduce((least, span) => Math.min(least, span.start), Infinity);
   const until = spans.reduce((most, span) => Math.max(most, span.end ?? end), -Infinity);
-  const took = spans.length ? length((until - first) / 1e6) : "";
+  const kept = spans.length > 0 && spans.every((span) => span.kind === "reused");
+  const took = spans.length && !kept ? length((until - first) / 1e6) : "";
   const name = count ? `${lane.name} × ${count.toLocaleString("en")}` : lane.key && lane.kind !== "hook" ? lane.key : lane.name;
   const state = count ? countsText(lane.states) : lane.state;
-  const said = [attempts > 1 ? `${name} ×${attempts}` : name, count ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, took].filter(Boolean).join(", ");
+  const said = [attempts > 1 ? `${name} ×${attempts}` : name, count ? state : lane.kind === "step" ? lane.state.toLowerCase() : lane.kind, kept && "kept", took].filter(Boolean).join(", ");
   return html`<li class=${`lane ${lane.kind} ${chosen ? "chosen" : ""}`}>
     <button class="name" onClick=${press} aria-label=${said} aria-expanded=${count ? open : undefined} disabled=${!count && lane.kind !== "step" && lane.kind !== "child"}>
       ${count ? html`<span class="fold" aria-hidden="true">${open ? "▾" : "▸"}</span>`
       : lane.kind === "step" || lane.kind === "child" || lane.kind === "run" ? html`<${State} state=${lane.state} quiet />`
       : html`<span class=${`kind ${lane.kind}`} aria-hidden="true"></span>`}
       <span class="label">${lane.undoes ? html`<span class="undo" title="compensation">↩ </span>` : ""}${cut(name, 60)}${count ? html`<span class="faint"> ${state}</span>` : ""}</span>
-      ${attempts > 1 && html`<span class="tag">×${attempts}</span>`}
+      ${attempts > 1 && html`<span class="tag">×${attempts}</span>`}${kept && html`<span class="tag" title=${WORDS.reused}>kept</span>`}
     </button>
     <div class="track" onClick=${() => (count > 0 || lane.kind === "step" || lane.kind === "child") && press()}>
       ${ticks.map((t) => html`<i class="line" style=${{ left: `${scale.place(start + t) * 100}%` }}></i>`)}
@@ -156,7 +157,7 @@ function LaneRow({ lane, count, scale, start, until: last, end, ticks, chosen, o
       ${spans.filter((span) => (span.end ?? end) >= start && span.start <= last).slice(0, 300).map((span) => {
         const left = scale.place(span.start);
         const width = scale.place(span.end ?? end) - left;
-        const words = `${WORDS[span.kind] ?? span.kind}${span.attempt > 1 ? `, attempt ${span.attempt}` : ""}: ${length(((span.end ?? end) - span.start) / 1e6)}${span.end === null ? " so far" : ""}${span.worker ? ` on ${span.worker}` : ""}${span.outcome ? `, ${span.outcome.toLowerCase()}` : ""}`;
+        const words = span.kind === "reused" ? WORDS.reused : `${WORDS[span.kind] ?? span.kind}${span.attempt > 1 ? `, attempt ${span.attempt}` : ""}: ${length(((span.end ?? end) - span.start) / 1e6)}${span.end === null ? " so far" : ""}${span.worker ? ` on ${span.worker}` : ""}${span.outcome ? `, ${span.outcome.toLowerCase()}` : ""}`;
         return html`<i class=${`bar ${span.kind.replace(" ", "-")} ${toneOf(span)} ${span.end === null ? "open" : ""}`} title=${words} style=${{ left: `${left * 100}%`, width: `${width * 100}%` }}></i>`;
       })}
       ${took && until >= start && until <= last && html`<span class="took" style=${{ left: `${scale.place(until) * 100}%` }}>${took}</span>`}
