@@ -12,6 +12,7 @@ import pytest
 from monitor_shop import asks, fails, sleeps, total, twice, undone
 
 from holdfast import App
+from holdfast.monitor import overview
 from holdfast.ports import RunQuery
 
 
@@ -134,6 +135,26 @@ def test_a_workflow_has_its_runs_however_many_newer_ones_others_have(shop: App, 
     found = {each["name"]: each for each in client.get("/api/workflows").json()["workflows"]}
     assert found["total"]["counts"] == {"PENDING": 3}
     assert [run["id"] for run in found["total"]["last"]] == ["t2", "t1", "t0"]
+
+
+def test_a_workflow_has_all_of_its_runs_counted_up_to_a_bound(
+    shop: App, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(path: str, name: str = "sleeps") -> tuple[int, bool]:
+        found = client.get(f"/api/{path}", params={"name": name}).json()
+        [each] = [each for each in found.get("workflows", [found]) if each["name"] == name]
+        return each["total"], each["more"]
+
+    sleeps.start_many([()] * 650)
+    total.start_many([1] * 100)
+    assert told("workflows") == told("workflow") == (650, False)
+    assert told("workflows", "total") == told("workflow", "total") == (100, False)
+    assert told("workflows", "asks") == told("workflow", "asks") == (0, False)
+    # Where many workflows have many runs, fewer of each are counted.
+    monkeypatch.setattr(overview, "COUNTED_IN_ALL", 600)
+    assert (told("workflows"), told("workflows", "total")) == ((299, True), (100, False))
+    monkeypatch.setattr(overview, "COUNTED_IN_ALL", 100)
+    assert told("workflows") == (100, True)
 
 
 def test_hooks_come_in_pages_and_one_that_has_none_says_that_there_are_more(shop: App, client: httpx.Client) -> None:

@@ -455,6 +455,15 @@ def test_pages_of_a_list_lead_to_those_before_them_wherever_one_comes_from(brows
     done(page)
 
 
+def test_a_workflow_shows_how_many_runs_it_has(browser: Browser, url: str) -> None:
+    sleeps.options(delay="1h").start_many([()] * 1_200)
+    page = open_page(browser, url, "/workflows/")
+    expect(page.get_by_role("row", name="sleeps").locator("td[data-label=Runs]")).to_have_text("1,200")
+    page.get_by_role("link", name="sleeps", exact=True).click()
+    expect(page.get_by_text("From its last 500 runs of 1,200.")).to_be_visible()
+    done(page)
+
+
 def test_what_is_shown_can_be_copied_where_a_browser_gives_no_clipboard(browser: Browser, url: str) -> None:
     total.options(id="t").start(1).result(timeout=20)
     page = open_page(browser, url, "/workflows/runs/t")

@@ -26,6 +26,8 @@ from holdfast.views.waits import open_hooks
 LAST_RUNS = 24
 OF_EACH = 100
 """So many runs of each workflow say how it goes."""
+COUNTED_IN_ALL = 20 * COUNTED
+"""So many runs are counted for one list of workflows, which takes a quarter of a second: each has its share of them."""
 FINDINGS = 5
 GRID_RUNS = 30
 HOOK_EVENTS = (
@@ -50,21 +52,32 @@ class Overview:
         names |= dict.fromkeys(row.workflow for row in store.runs(RunQuery(limit=LOOKED_AT)))
         steps = self.source.definitions.max_attempts()
         by_name = {name: store.runs(RunQuery(workflow=name, limit=OF_EACH)) for name in names if not name.endswith("*")}
+        many = sum(len(rows) >= OF_EACH for rows in by_name.values())
+        most = min(COUNTED, COUNTED_IN_ALL // max(1, many))
         found = [
-            workflow_summary(name, rows, name in steps)
+            {**workflow_summary(name, rows, name in steps), **self._total(name, rows, OF_EACH, most)}
             for name, rows in by_name.items()
             if rows or not (is_own(name) or name in steps)
         ]
         return {"workflows": found, "looked_at": OF_EACH}
 
+    def _total(self, name: str, rows: Sequence[RunRow], looked_at: int, most: int) -> dict[str, Any]:
+        """How many runs it has, and whether there are `more`: at most one less than `most` are counted."""
+        if len(rows) < looked_at:
+            return {"total": len(rows), "more": False}
+        counted = sum(self.source.store.counts(RunQuery(workflow=name), most).values()) if most > looked_at else most
+        return {"total": max(looked_at, min(counted, most - 1)), "more": counted >= most}
+
     def workflow(self, name: str) -> dict[str, Any]:
         """One of them: what its last runs say, and a grid of their steps."""
-        rows = self.source.store.runs(RunQuery(workflow=name, limit=LOOKED_AT // 4))
+        looked_at = LOOKED_AT // 4
+        rows = self.source.store.runs(RunQuery(workflow=name, limit=looked_at))
         grid = step_grid(list(read_steps(self.source.store, rows[:GRID_RUNS])))
         builds = Counter(row.build for row in rows if row.build)
         summary = workflow_summary(name, rows, name in self.source.definitions.max_attempts())
         return {
             **summary,
+            **self._total(name, rows, looked_at, COUNTED),
             "looked_at": len(rows),
             "grid": grid,
             "builds": dict(builds),

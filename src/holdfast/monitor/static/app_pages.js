@@ -20,20 +20,17 @@ export function Workflows() {
 
 function AllWorkflows() {
   const { data, error } = useLive("workflows", {}, { what: "workflows" });
-  return html`<header class="head"><h1>Workflows</h1>${data && html`<p class="soft">From the last ${data.looked_at} runs of each.</p>`}</header>
+  return html`<header class="head"><h1>Workflows</h1>${data && html`<p class="soft">Success and times are those of the last ${data.looked_at} runs of each.</p>`}</header>
     <${Trouble} error=${error} />${!data && !error && html`<${Loading} />`}
     ${data && (data.workflows.length ? html`<div class="card"><table class="plain-rows">
       <thead><tr><th scope="col">Workflow</th><th scope="col">Last runs</th><th scope="col" class="right">Runs</th><th scope="col" class="right">Success</th><th scope="col" class="right">p50</th><th scope="col" class="right">p95</th><th scope="col">Last</th></tr></thead>
-      <tbody>${data.workflows.map((/** @type {any} */ each) => {
-        const total = Object.values(each.counts).reduce((sum, n) => Number(sum) + Number(n), 0);
-        return html`<tr key=${each.name} onClick=${(/** @type {any} */ e) => !e.target.closest("a") && go(pageOf(each.name))}>
+      <tbody>${data.workflows.map((/** @type {any} */ each) => html`<tr key=${each.name} onClick=${(/** @type {any} */ e) => !e.target.closest("a") && go(pageOf(each.name))}>
           <td data-label="Workflow"><a class="strong" href=${pageOf(each.name)}>${each.name}</a>${each.is_step && html` <span class="tag">step</span>`}</td>
           <td data-label="Last runs"><span class="strip">${[...each.last].reverse().map((/** @type {any} */ run) => html`<a class=${STATES[run.status]?.tone} href=${runPage(run.id)} title=${`${run.status}: ${run.id}`} aria-label=${`${run.id}, ${run.status}`}></a>`)}</span></td>
-          <td data-label="Runs" class="right num">${total}${total >= data.looked_at ? "+" : ""}</td>
+          <td data-label="Runs" class="right num">${each.total.toLocaleString("en")}${each.more ? "+" : ""}</td>
           <td data-label="Success" class="right num"><${Rate} rate=${each.success_rate} /></td>
           <td data-label="p50" class="right num nowrap">${length(each.p50) || "–"}</td><td data-label="p95" class="right num nowrap">${length(each.p95) || "–"}</td>
-          <td data-label="Last" class="soft nowrap"><${Moment} at=${each.last_at} /></td></tr>`;
-      })}</tbody></table></div>` : html`<${Empty} title="No workflows known">Start a worker, or the monitor with <code>-A module</code>.<//>`)}`;
+          <td data-label="Last" class="soft nowrap"><${Moment} at=${each.last_at} /></td></tr>`)}</tbody></table></div>` : html`<${Empty} title="No workflows known">Start a worker, or the monitor with <code>-A module</code>.<//>`)}`;
 }
 
 export function Workers() {
