@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from decimal import Decimal
+from typing import Any, Literal
 
 from holdfast import App, define_hook, hook, saga, sleep, this_step, wf
 
@@ -90,10 +91,51 @@ class Decision:
 decision = define_hook("shop_decision", Decision)
 
 
+@dataclass
+class Price:
+    price: float
+
+
+price = define_hook("shop_price", Price)
+
+
+@app.workflow
+async def prices() -> float:
+    return (await price()).price
+
+
 @app.workflow
 async def decides() -> bool:
     answer = await decision()
     return answer.approved
+
+
+@dataclass
+class Item:
+    name: str
+    price: Decimal
+
+
+@app.workflow
+async def orders(
+    item: Item,
+    count: int,
+    rebate: float = 0.5,
+    size: Literal["s", "m"] = "m",
+    gift: bool = False,
+    note: str | None = None,
+) -> dict[str, Any]:
+    return {"item": item, "count": count, "rebate": rebate, "size": size, "gift": gift, "note": note}
+
+
+@app.workflow
+async def collects(*parts: int) -> int:
+    return sum(parts)
+
+
+@app.workflow
+async def pays(amount: int, card: str = "4111") -> str:
+    return card
 
 
 @app.workflow

@@ -8,13 +8,14 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 import pytest
 from monitor_server import serving
-from monitor_shop import NASTY, asks, decides, echoes, fails, fans, nasty, sleeps, total, twice
+from monitor_shop import NASTY, Item, asks, decides, echoes, fails, fans, nasty, prices, sleeps, total, twice
 from msgspec import Raw
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
@@ -373,6 +374,62 @@ def test_a_hook_with_a_type_is_answered_in_a_form(browser: Browser, url: str) ->
     page.get_by_role("button", name="Send the answer").click()
     assert run.result(timeout=20) is True
     done(page)
+
+
+def test_numbers_are_typed_key_by_key_into_a_form(browser: Browser, url: str) -> None:
+    page = open_page(browser, url, "/workflows/runs")
+    for i, typed in enumerate(("1.05", "0.001", "-0.5", "12")):
+        run = prices.options(id=f"p{i}").start()
+        page.goto(f"{url}/workflows/runs/p{i}")
+        page.get_by_role("button", name="Answer hook…").click()
+        page.get_by_role("spinbutton", name="price").press_sequentially(typed)
+        expect(page.get_by_role("spinbutton", name="price")).to_have_value(typed)
+        page.get_by_role("button", name="Send the answer").click()
+        assert run.result(timeout=20) == float(typed)
+    done(page)
+
+
+def test_a_run_is_started_in_a_form_of_its_arguments(browser: Browser, url: str, shop: App) -> None:
+    asks.options(id="taken").start("ann")
+    page = open_page(browser, url, "/workflows/?name=orders")
+    page.get_by_role("button", name="Start a run…").click()
+    dialog = page.get_by_role("dialog", name="Start a run of orders")
+    dialog.get_by_label("item").fill('{"name": "book", "price": "cheap"}')
+    dialog.get_by_label("count").press_sequentially("12")
+    dialog.get_by_label("rebate").press("Control+a")
+    dialog.get_by_label("rebate").press_sequentially("1.05")
+    dialog.get_by_label("size").select_option("s")
+    dialog.get_by_label("Id of the run").fill("taken")
+    dialog.get_by_role("button", name="Start it").click()
+    wrong = dialog.locator("label", has_text="item").get_by_role("alert")
+    expect(wrong).to_contain_text("item.price: expected decimal.Decimal, got 'cheap'")
+    dialog.get_by_label("item").fill('{"name": "book", "price": "12.50"}')
+    dialog.get_by_role("button", name="Start it").click()
+    expect(dialog.locator("label", has_text="Id of the run").get_by_role("alert")).to_contain_text("there is a run")
+    dialog.get_by_label("Id of the run").fill("mine")
+    page.complaints.clear()  # type: ignore[attr-defined]  # of the answers that refused
+    dialog.get_by_role("button", name="Start it").click()
+    expect(page).to_have_url(re.compile("/workflows/runs/mine$"))
+    expect(page.locator(".run-title .state")).to_have_text("Success")
+    expect(page.locator(".facts", has_text="Started by")).to_contain_text("admin at 127.0.0.1")
+    assert shop.get_run("mine").result(timeout=20) == {
+        "item": Item("book", Decimal("12.50")), "count": 12, "rebate": 1.05, "size": "s", "gift": False, "note": None,
+    }  # fmt: skip
+    page.goto(f"{url}/workflows/?name=collects")
+    page.get_by_role("button", name="Start a run…").click()
+    page.get_by_label("Arguments").fill("[1, 9007199254740993]")
+    page.get_by_role("button", name="Start it").click()
+    expect(page.locator(".run-title h1")).to_have_text("collects")
+    assert shop.get_run(page.url.rpartition("/")[2]).result(timeout=20) == 9007199254740994
+    done(page)
+
+
+def test_who_may_only_look_is_not_offered_to_start_a_run(browser: Browser, shop: App) -> None:
+    with serving(monitor(shop, viewer_token=TOKEN)) as url:
+        page = open_page(browser, url, "/workflows/?name=orders")
+        expect(page.get_by_text("No steps yet")).to_be_visible()
+        expect(page.get_by_role("button", name="Start a run…")).to_have_count(0)
+        done(page)
 
 
 def test_numbers_beyond_2_53_are_shown_and_sent_as_they_are(browser: Browser, url: str) -> None:

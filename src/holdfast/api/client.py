@@ -36,7 +36,7 @@ class Client:
         self.inbox = inbox = Inbox(definitions, store, notifier, reader, by)
         self.hooks = HookSender(definitions, store, inbox)
         self.handed_over = HandedOverSteps(definitions, store, inbox, reader)
-        self.starter = Starter(definitions, store, notifier, inbox)
+        self.starter = Starter(definitions, store, notifier, inbox, by)
         self.asker = Asker(definitions, store, inbox, reader, self.waiter, self.starter)
         self.forker = Forker(definitions, store, notifier, reader, by)
         self.deleter = Deleter(definitions, store, notifier, reader)

@@ -39,6 +39,7 @@ class Starter:
     store: Store
     notifier: Notifier
     inbox: Inbox
+    by: str = ""
 
     def start(self, name: str, call: bytes, options: StartOptions, messages: Sequence[Message] = ()) -> Which:
         """A run of its own, or a child of the run whose step calls. `messages` are for it, whether it is new or not."""
@@ -162,6 +163,7 @@ class Starter:
             seed=int(self.store.clock.random() * 2**53),
             flags=FLAGS,
             data={key: Raw(value) for key, value in data.items()},
+            by=self.by,
         )
         chosen = RunOptions(
             timeout=None if options.timeout is None else to_us(options.timeout, "timeout"),

@@ -338,6 +338,10 @@ class CallHints:
     def named(self, name: str) -> Convert:
         return self._converter(name if name in self._named else self._named_rest)
 
+    def annotation(self, name: str) -> Any:
+        """What a parameter takes; Any if it has no annotation."""
+        return self._types.hints(self._fn).get(name, Any)
+
     def fit(self, args: list[Any], kwargs: dict[str, Any], after: int = 0) -> None:
         """Put what its annotation asks for in the place of each argument. `after` so many others come before them."""
         at = after
@@ -365,7 +369,7 @@ class CallHints:
     def _converter(self, name: str | None) -> Convert:
         found = self._converters.get(name)
         if found is None:
-            hint = Any if name is None else self._types.hints(self._fn).get(name, Any)
+            hint = Any if name is None else self.annotation(name)
             if name is not None and self._defaults[name] is None:
                 hint = typing.Optional[hint]  # noqa: UP045  # `x: int = None` is common, and means this
             found = self._converters[name] = self._conformer.converter(hint)

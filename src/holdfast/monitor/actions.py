@@ -1,4 +1,4 @@
-"""What the monitor can do to runs and schedules: each by the same handle that the command uses, in somebody's name."""
+"""What the monitor can do to runs, schedules and views: each by the same handle that the command uses, in somebody's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from holdfast.api.handles import Run
 from holdfast.api.selection import Acted, Action, act_on, act_on_page, applicable
 from holdfast.app import App
 from holdfast.monitor.run_lists import RunLists, counted_of
-from holdfast.monitor.source import COUNTED, Source
+from holdfast.monitor.source import COUNTED, Refusal, Source
+from holdfast.monitor.starting import StartOrder, start
 from holdfast.ports import RunQuery
 from holdfast.views.filters import parse_filter
 
@@ -21,10 +22,6 @@ IN_TURN = 100
 SELECTED = 500
 VIEWS, VIEW_NAME, VIEW_FILTER = 100, 40, 2_000
 """How many views a store keeps, and how long their names and filters may be."""
-
-
-class Refusal(Exception):
-    """A request that can't be carried out as it is; the text says why."""
 
 
 class Order(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,8 +54,10 @@ Act = Callable[[App, Client, Order], dict[str, Any]]
 
 
 def carry_out(app: App, name: str, body: bytes, by: str) -> dict[str, Any]:
-    order = _read(name, body, Order)
-    return _ACTIONS[name](app, app.client.acting_as(by), order)
+    client = app.client.acting_as(by)
+    if name == "start":
+        return start(app, client, _read(name, body, StartOrder))
+    return _ACTIONS[name](app, client, _read(name, body, Order))
 
 
 def _read(name: str, body: bytes, kind: type[Any]) -> Any:
@@ -137,7 +136,7 @@ _ACTIONS: dict[str, Act] = {
     "save_view": _save_view,
     "forget_view": _forget_view,
 }
-NAMES = tuple(_ACTIONS)
+NAMES = ("start", *_ACTIONS)
 BULK: tuple[Action, ...] = get_args(Action)
 
 

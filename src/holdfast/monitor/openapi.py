@@ -58,14 +58,17 @@ READING: dict[str, tuple[str, list[Parameter], dict[str, Any]]] = {
     "timeline": ("what each worker has executed", [FILTER, SECONDS], {"lanes": LIST, "seconds": NUMBER}),
     "failures": ("failures that are alike, as one", [FILTER], {"groups": LIST, "count": NUMBER}),
     "workflows": ("what can be started, and how it went", [], {"workflows": LIST}),
-    "workflow": ("one of them, with a grid of steps and runs", [NAME], {"name": TEXT, "grid": OBJECT}),
+    "workflow": ("one of them, how it is started, and a grid of steps and runs", [NAME],
+                 {"name": TEXT, "grid": OBJECT, "start": {"type": ["object", "null"]}}),
     "workers": ("workers and queues", [], {"workers": LIST, "queues": LIST}),
     "schedules": ("schedules", [], {"schedules": LIST}),
     "findings": ("what keeps runs from going on", [], {"findings": LIST, "more": NUMBER}),
     "hooks": ("a page of hooks that wait for an answer", [AFTER], {"hooks": LIST, "after": MAYBE_NUMBER, "version": TEXT}),
 }  # fmt: skip
 RUN = {"id": TEXT}
+ARGUMENTS: dict[str, Any] = {"type": ["array", "object"], "description": "arguments in their order, or by name"}
 ACTIONS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "start": ("start a run, which has the id that is answered", {**RUN, "workflow": TEXT, "input": ARGUMENTS}, ["workflow"]),
     "cancel": ("raise CancelledError where the run waits", {**RUN, "reason": TEXT}, ["id"]),
     "terminate": ("end it without asking its code", {**RUN, "reason": TEXT}, ["id", "reason"]),
     "pause": ("let nothing new begin", {**RUN, "reason": TEXT}, ["id"]),
@@ -80,6 +83,7 @@ ACTIONS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "save_view": ("keep a filter under a name, for all", {**RUN, "filter": TEXT}, ["id", "filter"]),
     "forget_view": ("forget a filter that was kept", RUN, ["id"]),
 }  # fmt: skip
+MAKES_RUNS = ("start", "fork", "trigger_schedule")
 ERRORS = {
     "400": "it can't be read, or makes no sense", "401": "who are you?", "403": "you may not", "404": "there is none",
     "409": "not in this state", "413": "it is too long", "422": "it can't be done", "503": "the store can't be reached",
@@ -103,7 +107,8 @@ def described(base: str) -> dict[str, Any]:
             "post": _acting(f"{name} many runs, a batch", name, order, [], done),
         }
     for name, (text, order, required) in ACTIONS.items():
-        paths[f"/api/actions/{name}"] = {"post": _acting(text, name, order, required, {})}
+        made = RUN if name in MAKES_RUNS else {}
+        paths[f"/api/actions/{name}"] = {"post": _acting(text, name, order, required, made)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Holdfast monitor", "version": __version__},
@@ -112,7 +117,7 @@ def described(base: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _object({"error": TEXT})},
+            "schemas": {"Error": {**_object({"error": TEXT, "field": TEXT}), "required": ["error"]}},
         },
     }
 

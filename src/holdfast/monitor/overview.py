@@ -15,6 +15,7 @@ from holdfast.core import events as ev
 from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.registry import is_own
 from holdfast.monitor.source import COUNTED, HOOKS_SHOWN, LOOKED_AT, Source
+from holdfast.monitor.starting import start_form
 from holdfast.ports import RunQuery, RunRow, Status
 from holdfast.views.findings import Finding, findings_of, glance_at
 from holdfast.views.invocations import KNOWN_OF_STEPS, invocation_summary, read_invocations, read_steps, split_filter
@@ -78,6 +79,7 @@ class Overview:
         return {
             **summary,
             **self._total(name, rows, looked_at, COUNTED),
+            "start": start_form(self.source, name),
             "looked_at": len(rows),
             "grid": grid,
             "builds": dict(builds),

@@ -187,5 +187,5 @@ def _place_of(origin: str) -> str | None:
         return None
 
 
-def refused(status: int, text: str) -> JSONResponse:
-    return JSONResponse({"error": text}, status)
+def refused(status: int, text: str, field: str = "") -> JSONResponse:
+    return JSONResponse({"error": text, **({"field": field} if field else {})}, status)

@@ -19,14 +19,14 @@ from starlette.staticfiles import StaticFiles
 from holdfast import errors as e
 from holdfast.api.selection import Action
 from holdfast.app import App
-from holdfast.monitor.actions import BULK, NAMES, Refusal, carry_out, carry_out_for_many, preview
+from holdfast.monitor.actions import BULK, NAMES, carry_out, carry_out_for_many, preview
 from holdfast.monitor.changes import Changes, as_event
 from holdfast.monitor.one_run import EVENTS_PER_PAGE, OneRun
 from holdfast.monitor.openapi import described
 from holdfast.monitor.overview import Overview
 from holdfast.monitor.run_lists import RunLists
 from holdfast.monitor.safety import BODY_LIMIT, Authorize, Guard, TokenCheck, is_forged, locked, refused, who_may
-from holdfast.monitor.source import Source
+from holdfast.monitor.source import Conflict, Refusal, Source
 from holdfast.telemetry.metrics import CONTENT_TYPE
 from holdfast.views.gauges import store_gauges
 from holdfast.views.redaction import Redact
@@ -45,7 +45,7 @@ logger = logging.getLogger("holdfast.monitor")
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (e.RunNotFoundError, 404), (e.ScheduleNotFoundError, 404), (e.HookNotFoundError, 404), (e.ArgumentError, 400),
-    (Refusal, 400), (e.StoreError, 503), (e.RunError, 409), (e.ScheduleError, 409), (e.HoldfastError, 422),
+    (Conflict, 409), (Refusal, 400), (e.StoreError, 503), (e.RunError, 409), (e.ScheduleError, 409), (e.HoldfastError, 422),
 )  # fmt: skip
 Ask = Callable[[Request], Any]
 
@@ -239,7 +239,7 @@ class Site:
         except (e.HoldfastError, Refusal) as error:
             self.streams.failed(error)
             status = next(status for kind, status in _STATUS if isinstance(error, kind))
-            return refused(status, str(error))
+            return refused(status, str(error), getattr(error, "field", ""))
         return Response(msgspec.json.encode(found), media_type="application/json")
 
     # -- changes
@@ -315,7 +315,7 @@ class Site:
         by = by or f"the monitor, from {request.client.host if request.client else 'somewhere'}"
         answer = await self._answer(lambda: carry(self._app, name, body, by[:200]))
         if answer.status_code == 200:
-            logger.info("%s by %s: %s", name, by, body[:200])
+            logger.info("%s by %s: %s", name, by, _without_values(body))
         return answer
 
     async def inspect(self, request: Request) -> Response:
@@ -343,6 +343,14 @@ class Site:
         base = html.escape(request.scope.get("root_path", "") + "/", quote=True)
         text = (STATIC / "index.html").read_text().replace("{base}", base)
         return HTMLResponse(text)
+
+
+def _without_values(body: bytes) -> str:
+    """What was ordered, for a log: what users give to their runs is none of its business."""
+    said = {
+        key: value for key, value in msgspec.json.decode(body).items() if key not in ("input", "payload", "replace")
+    }
+    return msgspec.json.encode(said).decode()[:200]
 
 
 async def _read_body(request: Request, limit: int) -> bytes:

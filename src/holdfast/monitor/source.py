@@ -23,6 +23,18 @@ MAY_ASK = ("hook ", " more")
 """What is said of runs that may wait for a hook: one that waits for much names only some of it."""
 
 
+class Refusal(Exception):
+    """A request that can't be carried out as it is; the text says why, and `field` which part of it is wrong."""
+
+    def __init__(self, text: str, field: str = "") -> None:
+        super().__init__(text)
+        self.field = field
+
+
+class Conflict(Refusal):
+    """One that would be carried out if something else were not there."""
+
+
 class Source:
     """An app to look at. Nothing is kept but the histories that were read last."""
 

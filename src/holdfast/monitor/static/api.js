@@ -23,10 +23,11 @@ export function now() {
 }
 
 export class Failure extends Error {
-  /** @param {number} status @param {string} message */
-  constructor(status, message) {
+  /** @param {number} status @param {string} message @param {string} [field] which part of what was sent is wrong */
+  constructor(status, message, field = "") {
     super(message);
     this.status = status;
+    this.field = field;
   }
 }
 
@@ -46,7 +47,7 @@ function address(path, query = {}) {
 async function read(answer) {
   const body = await answer.text().then(parse).catch(() => ({ error: `the server answered ${answer.status}` }));
   if (answer.ok || answer.status === 503) unreadable.value = !answer.ok;
-  if (!answer.ok) throw new Failure(answer.status, body.error ?? `the server answered ${answer.status}`);
+  if (!answer.ok) throw new Failure(answer.status, body.error ?? `the server answered ${answer.status}`, body.field);
   if (body.now) skew = Date.parse(body.now) - Date.now();
   return body;
 }

@@ -51,7 +51,7 @@ export function Head({ run, acts, ask }) {
         ${run.build && html`<div><dt>Build</dt><dd class="mono">${run.build}</dd></div>`}
         ${run.parent_id && html`<div><dt>Parent</dt><dd><${RunLink} id=${run.parent_id} /></dd></div>`}
         ${run.forked_from && html`<div><dt>Fork of</dt><dd><${RunLink} id=${run.forked_from} /></dd></div>`}
-        ${last && html`<div><dt>${STATES[last.status]?.word ?? last.status} by</dt><dd>${last.by}</dd></div>`}
+        ${last && html`<div><dt>${last === run.statuses[0] ? "Started" : STATES[last.status]?.word ?? last.status} by</dt><dd>${last.by}</dd></div>`}
       </dl>
     </header>`;
 }
