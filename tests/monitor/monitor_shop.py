@@ -50,6 +50,16 @@ def twice() -> None:
     explode("no")
 
 
+@app.step
+async def lasts() -> None:
+    await asyncio.sleep(60)
+
+
+@app.workflow
+async def besides() -> None:
+    await asyncio.gather(lasts.submit(), hook("besides"))
+
+
 @app.workflow
 async def asks(who: str) -> str:
     answer: Any = await hook("signature", key=who)

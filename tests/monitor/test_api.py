@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from monitor_shop import asks, fails, sleeps, total, twice, undone
+from monitor_shop import asks, besides, fails, sleeps, total, twice, undone
 
 from holdfast import App
 from holdfast.monitor import overview
@@ -107,6 +107,18 @@ def test_a_hook_that_waits_is_listed_and_can_be_answered(shop: App, client: http
     assert act(client, "send", id="a", hook="signature", key="ann", payload={"ok": True}).status_code == 200
     assert run.result(timeout=20) == "ann: {'ok': True}"
     until(lambda: not client.get("/api/hooks").json()["hooks"])
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_hook_of_a_run_that_does_something_else_meanwhile_is_listed_in_its_place(client: httpx.Client) -> None:
+    asks.options(id="before").start("ann")
+    run = besides.options(id="b").start()
+    asks.options(id="after").start("ann")
+    until(lambda: len(client.get("/api/hooks").json()["hooks"]) == 3)
+    assert [hook["run_id"] for hook in client.get("/api/hooks").json()["hooks"]] == ["after", "b", "before"]
+    assert run.status == "RUNNING"
+    run.cancel()
+    until(lambda: run.status == "CANCELLED")
 
 
 def _waiting(shop: App, count: int, reason: str) -> None:
