@@ -18,6 +18,7 @@ from holdfast.errors import ArgumentError
 from holdfast.monitor import monitor
 from holdfast.monitor.openapi import described
 from holdfast.monitor.safety import from_this_machine
+from holdfast.monitor.serving import serving as printing
 
 TOKEN = "a-token-of-the-tests"
 READING = (
@@ -57,6 +58,18 @@ def test_the_token_of_the_address_becomes_a_cookie_that_scripts_and_pages_of_oth
     assert "samesite=lax" in cookie
     assert stranger.get("/api/runs").status_code == 200  # the client keeps it
     assert stranger.get("/workflows/runs").status_code == 200
+
+
+def test_the_printed_address_leads_in_whatever_the_token_is_made_of(shop: App) -> None:
+    token = 'a+b&c#d%20e f"g;h=i'
+    server = printing(shop, "127.0.0.1", 0, token=token)
+    server.socket.close()
+    with client_of(monitor(shop, token=token)) as client:
+        answer = client.get(server.url.partition("/?")[2].join(("/workflows/runs?", "")), follow_redirects=True)
+        assert answer.status_code == 200
+        assert client.get("/api/runs").status_code == 200
+    with pytest.raises(ArgumentError, match="plain ASCII"):
+        monitor(shop, token="schlüssel-für-alle")
 
 
 def test_a_wrong_token_in_the_address_is_refused(stranger: httpx.Client) -> None:

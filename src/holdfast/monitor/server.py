@@ -69,6 +69,8 @@ def monitor(
         raise e.ArgumentError("monitor: give a token, or authorize=, a function that says who may do what; not both")
     if any(len(each) < 16 for each in tokens.values()):
         raise e.ArgumentError("monitor: a token has 16 characters or more, so that nobody guesses it")
+    if any(not (each.isascii() and each.isprintable()) for each in tokens.values()):
+        raise e.ArgumentError("monitor: a token has plain ASCII characters only, as it is sent in a header")
     if len(set(tokens.values())) < len(tokens):
         raise e.ArgumentError("monitor: each role needs a token of its own")
     entrance = TokenCheck(tokens) if tokens else None

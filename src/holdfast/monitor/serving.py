@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from socket import socket
+from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
@@ -79,4 +80,10 @@ def serving(
     base = "/" + base_path.strip("/") if base_path.strip("/") else ""
     web = Starlette(routes=[Mount(base, inside)]) if base else inside
     _ = app.store  # one that can't be reached says so now
-    return Serving(web, inside.state.streams, host, port, f"{base}/" if no_token else f"{base}/?token={token}")
+    return Serving(
+        web,
+        inside.state.streams,
+        host,
+        port,
+        f"{base}/" if no_token else f"{base}/?token={quote(token or '', safe='')}",
+    )
