@@ -521,6 +521,49 @@ def test_a_workflow_shows_how_many_runs_it_has(browser: Browser, url: str) -> No
     done(page)
 
 
+def test_a_text_that_looks_like_a_mark_of_ours_breaks_no_list(browser: Browser, url: str) -> None:
+    sleeps.options(id="s").start().pause("⟦until 99999999999999999999⟧")
+    page = open_page(browser, url, "/workflows/runs")
+    expect(page.get_by_text("⟦until 99999999999999999999⟧")).to_be_visible()
+    page.goto(f"{url}/workflows/runs/s")
+    expect(page.locator(".why")).to_contain_text("⟦until 99999999999999999999⟧")
+    done(page)
+
+
+def test_only_an_id_that_nobody_chose_is_cut(browser: Browser, url: str) -> None:
+    for id in ("20260131-0200-invoice-ann", "20260131-0200-invoice-bob"):
+        sleeps.options(id=id).start()
+    unnamed = sleeps.start().id
+    page = open_page(browser, url, "/workflows/runs")
+    for id in ("20260131-0200-invoice-ann", "20260131-0200-invoice-bob", unnamed[:8]):
+        expect(page.get_by_role("link", name=id, exact=True)).to_be_visible()
+    done(page)
+
+
+def test_the_next_page_of_a_list_is_shown_from_its_top(browser: Browser, url: str) -> None:
+    sleeps.options(delay="1h").start_many([()] * 60)
+    page = open_page(browser, url, "/workflows/runs")
+    page.get_by_role("link", name="Older ›").click()
+    expect(page.get_by_role("row")).to_have_count(11)
+    assert page.evaluate("scrollY") == 0
+    done(page)
+
+
+def test_squares_of_a_workflow_stand_under_their_runs_on_a_small_screen(browser: Browser, url: str) -> None:
+    for i in range(4):
+        total.options(id=f"t{i}").start(1).result(timeout=20)
+    page = open_page(browser, url, "/workflows/?name=total", viewport={"width": 390, "height": 700})
+    expect(page.get_by_role("link", name="t0, Success", exact=True)).to_be_visible()
+    for i in range(4):
+        places = [
+            page.get_by_role("link", name=name, exact=True).bounding_box()
+            for name in (f"t{i}, Success", f"add in t{i}, Success", f"flaky in t{i}, Success, 2 attempts")
+        ]
+        assert len({round(place["x"]) for place in places if place is not None}) == 1
+        assert None not in places
+    done(page)
+
+
 def test_what_is_shown_can_be_copied_where_a_browser_gives_no_clipboard(browser: Browser, url: str) -> None:
     total.options(id="t").start(1).result(timeout=20)
     page = open_page(browser, url, "/workflows/runs/t")

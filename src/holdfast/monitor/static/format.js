@@ -43,8 +43,9 @@ export function precise(iso) {
 
 /** A sentence of the server's, whose moments are marks, in this zone and as of now. @param {string} text @param {number} now */
 export function spoken(text, now) {
-  return text.replace(/⟦(until|ago|for|in) (\d{1,18})⟧/g, (_mark, kind, us) => {
+  return text.replace(/⟦(until|ago|for|in) (\d{1,18})⟧/g, (mark, kind, us) => {
     const at = Number(us) / 1000;
+    if (Number.isNaN(new Date(at).getTime())) return mark; // what users write may look like one
     const iso = new Date(at).toISOString();
     if (kind === "ago") return ago(iso, now);
     if (kind === "until") return `${clock(iso)} (${at > now ? `in ${length((at - now) / 1000)}` : "due"})`;
@@ -54,7 +55,7 @@ export function spoken(text, now) {
 
 /** An id that nobody chose is cut to its first part. @param {string} id */
 export function shortId(id) {
-  return /^[0-9a-f]{8}-[0-9a-f]{4}-/.test(id) ? id.slice(0, 8) + (id.length > 36 ? "…" + id.slice(36) : "") : id;
+  return /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/.test(id) ? id.slice(0, 8) + (id.length > 36 ? "…" + id.slice(36) : "") : id;
 }
 
 /** A call as it was written. @param {any} call */

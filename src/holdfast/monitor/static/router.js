@@ -12,10 +12,10 @@ function look() {
 
 /** @param {string} href */
 export function go(href) {
-  const before = location.pathname;
+  const [before, began] = [location.pathname, query.value.get("after")];
   history.pushState(null, "", href);
   look();
-  if (location.pathname !== before) {
+  if (location.pathname !== before || query.value.get("after") !== began) { // another page of a list is another page
     scrollTo(0, 0);
     document.getElementById("main")?.focus({ preventScroll: true });
   }
