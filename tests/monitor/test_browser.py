@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from monitor_server import serving
 from monitor_shop import NASTY, Item, asks, decides, echoes, fails, fans, nasty, prices, sleeps, total, twice
-from msgspec import Raw
+from msgspec import Raw, json
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from holdfast import App
@@ -365,6 +365,17 @@ def test_a_run_from_a_file_is_shown(browser: Browser, url: str, shop: App, tmp_p
     done(page)
 
 
+def test_a_run_from_a_file_began_when_it_did(browser: Browser, url: str, shop: App, tmp_path: Path) -> None:
+    then = shop.store.now() - 2 * 3600 * 1_000_000 - 1_000_000
+    events = (ev.RunStarted(seq=1, ts=then, workflow="old"), ev.RunCompleted(seq=2, ts=then + 1, result=Raw(b"1")))
+    file = tmp_path / "old.jsonl"
+    file.write_bytes(b"\n".join(json.encode(event) for event in events))
+    page = open_page(browser, url, "/import")
+    page.locator("input[type=file]").set_input_files(file)
+    expect(page.locator(".facts")).to_contain_text("(2 h ago)")
+    done(page)
+
+
 def test_a_hook_with_a_type_is_answered_in_a_form(browser: Browser, url: str) -> None:
     run = decides.options(id="d").start()
     page = open_page(browser, url, "/hooks")
@@ -540,6 +551,15 @@ def test_only_an_id_that_nobody_chose_is_cut(browser: Browser, url: str) -> None
     done(page)
 
 
+def test_a_page_beyond_the_last_run_says_so(browser: Browser, url: str) -> None:
+    sleeps.options(id="s").start()
+    page = open_page(browser, url, "/workflows/runs?after=1")
+    expect(page.get_by_role("heading", name="None on this page")).to_be_visible()
+    page.get_by_role("link", name="« Newest").click()
+    expect(page.get_by_role("link", name="s", exact=True)).to_be_visible()
+    done(page)
+
+
 def test_the_next_page_of_a_list_is_shown_from_its_top(browser: Browser, url: str) -> None:
     sleeps.options(delay="1h").start_many([()] * 60)
     page = open_page(browser, url, "/workflows/runs")
@@ -604,7 +624,7 @@ def test_the_step_that_is_looked_at_is_in_the_address(browser: Browser, url: str
     expect(page.get_by_label("Step add")).to_be_visible()
     page.get_by_role("link", name="Graph").click()
     expect(page.get_by_label("Step add")).to_be_visible()
-    page.get_by_role("button", name="Close").click()
+    page.keyboard.press("Escape")
     expect(page.get_by_label("Step add")).to_have_count(0)
     page.go_back()
     expect(page.get_by_label("Step add")).to_be_visible()

@@ -48,7 +48,7 @@ async function read(answer) {
   const body = await answer.text().then(parse).catch(() => ({ error: `the server answered ${answer.status}` }));
   if (answer.ok || answer.status === 503) unreadable.value = !answer.ok;
   if (!answer.ok) throw new Failure(answer.status, body.error ?? `the server answered ${answer.status}`, body.field);
-  if (body.now) skew = Date.parse(body.now) - Date.now();
+  if (body.now && !body.imported) skew = Date.parse(body.now) - Date.now();
   return body;
 }
 

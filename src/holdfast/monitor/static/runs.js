@@ -123,8 +123,8 @@ export function Runs() {
     <div class="news" aria-live="polite">${isNew > 0 && html`<button onClick=${() => { setShown(fresh ?? []); setFresh(null); setAt(-1); scrollTo({ top: 0 }); }}>
       ↑ ${isNew} new ${isNew === 1 ? "run" : "runs"}</button>`}</div>
     ${!data && !error ? html`<${Loading} rows=${10} />`
-    : rows.length === 0 && !error ? html`<${Empty} title=${filter ? "No run fits this filter" : "No runs yet"}>
-        ${filter ? "Take a term out, or clear it." : html`Start one: <code>holdfast -A module start NAME</code>, or <code>.start(...)</code> in your program.`}<//>`
+    : rows.length === 0 && !error ? html`<${Empty} title=${after ? "None on this page" : filter ? "No run fits this filter" : "No runs yet"}>
+        ${after ? "There are none older than this." : filter ? "Take a term out, or clear it." : html`Start one: <code>holdfast -A module start NAME</code>, or <code>.start(...)</code> in your program.`}<//>`
     : rows.length > 0 && html`
       <div class="card" onPointerEnter=${() => { over.current = true; }} onPointerLeave=${() => { over.current = false; }}>
         <table class="runs">

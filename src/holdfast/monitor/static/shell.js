@@ -40,6 +40,7 @@ export function Shell({ children }) {
       else if (event.key >= "1" && event.key <= "9") /** @type {HTMLElement | undefined} */ (document.querySelectorAll(".tabs a")[Number(event.key) - 1])?.click();
       else if (event.key === "?") setHelp(true);
       else if (event.key === "t") turn();
+      else if (event.key === "Escape") /** @type {HTMLElement | null} */ (document.querySelector(".panel button[aria-label=Close]"))?.click();
       else if (event.key === "/") {
         event.preventDefault();
         const box = document.getElementById("filter");
