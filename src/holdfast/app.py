@@ -9,7 +9,6 @@ import functools
 import logging
 import os
 import random
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -34,7 +33,7 @@ from holdfast.definer import Definer
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 from holdfast.on_celery import OnCelery
 from holdfast.ports import Notifier, Store
-from holdfast.printing import show
+from holdfast.printing import show, without_password
 from holdfast.registry import Registry
 from holdfast.storage import Storage
 from holdfast.telemetry.instruments import Instrument
@@ -60,11 +59,6 @@ class SystemClock:
 
     def random(self) -> float:
         return random.random()
-
-
-def without_password(url: str) -> str:
-    """A store's address as it may be shown."""
-    return re.sub(r"(://[^/@:]*):[^@/]*@", r"\1:***@", url)
 
 
 class App(Definer):

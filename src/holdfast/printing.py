@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 
 _short = reprlib.Repr()
@@ -35,3 +36,9 @@ def text_of(error: BaseException) -> str:
 def printable(text: str) -> str:
     """A text that every store and terminal takes: NULs and halves of surrogate pairs are written as their escapes."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def without_password(url: str) -> str:
+    """The address of a store or a broker as it may be shown."""
+    url = re.sub(r"(://[^/@:?]*):[^?]*@", r"\1:***@", url)
+    return re.sub(r"([?&][^=&]*password=)[^&]*", r"\1***", url, flags=re.IGNORECASE)

@@ -959,6 +959,25 @@ def test_a_store_that_is_not_there_yet_says_what_is(url: str) -> None:
     assert "secret" not in repr(app)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:secret@h:5432/d", "postgresql://u:***@h:5432/d"),
+        ("postgresql://u:se@cret@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:sec/ret@h/d", "postgresql://u:***@h/d"),
+        (
+            "postgresql://h/d?user=u&password=secret&sslpassword=secret&schema=s",
+            "postgresql://h/d?user=u&password=***&sslpassword=***&schema=s",
+        ),
+        ("redis://:secret@h:6379/0", "redis://:***@h:6379/0"),
+        ("postgresql://h:5432/d?user=a@b", "postgresql://h:5432/d?user=a@b"),
+        ("a.db?sync=normal", "a.db?sync=normal"),
+    ],
+)
+def test_addresses_are_shown_without_their_passwords(url: str, shown: str) -> None:
+    assert repr(App("shop", url)) == f"<App 'shop' on {shown}>"
+
+
 def test_a_store_that_cannot_be_written_says_so_and_loses_nothing(app: App, tmp_path: Path) -> None:
     @app.workflow
     def flow() -> str:

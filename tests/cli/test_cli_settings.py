@@ -51,6 +51,18 @@ def test_config_says_where_the_build_gets_its_name_from(
     assert (len(digest), origin) == (12, "a digest of the code")
 
 
+def test_config_shows_no_passwords(cli: Cli, tmp_path: Path) -> None:
+    for url in ("postgresql://u:secret@h/d", "postgresql://h/d?user=u&password=secret"):
+        (tmp_path / "pyproject.toml").write_text(f'[tool.holdfast]\nstore = "{url}"\n')
+        for said in (
+            cli.bare("config"),
+            cli.bare("--store", url, "config", "--json"),
+            cli.bare("-A", "cli_shop", "config", env={"HOLDFAST_STORE": url}),
+        ):
+            assert "postgresql://" in said.out
+            assert "secret" not in said.out
+
+
 def test_a_flag_beats_the_environment_which_beats_pyproject(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.holdfast]\napp = "cli_shop"\nstore = "p.db"\n')
     cli.bare("start", "add", "1", "--id", "in-pyproject")

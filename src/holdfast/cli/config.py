@@ -7,11 +7,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from holdfast.app import without_password
 from holdfast.cli.failures import Failure
 from holdfast.cli.output import Styled, json_option, note, print_json, print_table
 from holdfast.cli.target import find_app
 from holdfast.cli.worker import worker
+from holdfast.printing import without_password
 
 
 @click.command()
@@ -29,6 +29,9 @@ def config(context: click.Context, as_json: bool) -> None:
     of_worker = worker.make_context("worker", [], parent=root)
     settings += [_setting(of_worker, p.name.replace("_", "-"), p.name) for p in worker.params if p.name]
     problem = _fill_in_from_code(root, settings)
+    for setting in settings:
+        if setting["name"] == "store" and setting["value"]:
+            setting["value"] = without_password(setting["value"])
     if as_json:
         print_json(settings)
     else:
@@ -71,7 +74,7 @@ def _fill_in_from_code(root: click.Context, settings: list[dict[str, Any]]) -> s
     except Failure as error:
         return error.format_message()
     if by_name["store"]["value"] is None:
-        by_name["store"] |= {"value": without_password(app.store_url), "from": "the app's code, or its name"}
+        by_name["store"] |= {"value": app.store_url, "from": "the app's code, or its name"}
     by_name["app-name"] |= {"value": app.name, "from": "the app's code"}
     if by_name["version"]["value"] is None:
         origin = "the app's code" if app.version is not None else "a digest of the code"

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from holdfast.app import SystemClock, without_password
+from holdfast.app import SystemClock
 from holdfast.cli.failures import Conflict, command, usage
 from holdfast.cli.output import Styled, json_option, note, print_json, print_table, say
 from holdfast.cli.target import find_app, must_exist
 from holdfast.errors import StoreBusyError, StoreMovedError
 from holdfast.ports import FINAL, RunQuery
+from holdfast.printing import without_password
 from holdfast.stores.copying import copy as copy_store
 from holdfast.stores.moves import Move, move_of
 from holdfast.stores.store import SqlStore

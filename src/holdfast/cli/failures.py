@@ -14,6 +14,8 @@ from typing import NoReturn
 import click
 from click.core import ParameterSource
 
+from holdfast.printing import without_password
+
 OK = 0
 RUN_FAILED = 1
 USAGE = 2
@@ -64,7 +66,8 @@ class Unwritten(Failure):
 
 
 def command(*words: str) -> str:
-    """A `holdfast` command as one could paste it, with the options that lead to the same target."""
+    """A `holdfast` command as one could paste it, with the options that lead to the same target. A password is left to
+    whoever pastes it: what a command prints is kept in logs."""
     context = click.get_current_context(silent=True)
     if context is None:
         return shlex.join(["holdfast", *words])
@@ -72,7 +75,7 @@ def command(*words: str) -> str:
     options: list[str] = []
     for option, name in (("-A", "target"), ("--store", "store"), ("--app-name", "app_name")):
         if root.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            options += [option, str(root.params[name])]
+            options += [option, without_password(str(root.params[name]))]
     return f"{root.info_name} {shlex.join([*options, *words])}"
 
 

@@ -25,6 +25,7 @@ from holdfast.cli.output import note
 from holdfast.default_app import default_app
 from holdfast.errors import RunNotFoundError
 from holdfast.ports import RunQuery, RunRow, Store, WorkerKind, WorkerRow
+from holdfast.printing import without_password
 from holdfast.wiring import open_store
 
 CANDIDATES = 10
@@ -146,9 +147,10 @@ def _only_app(url: str) -> str:
         store.close()
     if len(names) == 1:
         return names[0]
+    shown = without_password(url)
     if not names:
-        raise NotFound(f"{url} holds no runs and no workers yet; name the app with --app-name, or -A MODULE")
-    usage(f"{url} holds the apps {', '.join(names)}; choose one: holdfast --store {url} --app-name {names[0]} ...")
+        raise NotFound(f"{shown} holds no runs and no workers yet; name the app with --app-name, or -A MODULE")
+    usage(f"{shown} holds the apps {', '.join(names)}; choose one: holdfast --store {shown} --app-name {names[0]} ...")
 
 
 def must_exist(url: str, target: Target | None = None) -> None:
