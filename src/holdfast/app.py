@@ -138,6 +138,11 @@ class App(Definer):
         return self._on_celery.is_used
 
     @property
+    def broker_url(self) -> str | None:
+        """The broker whose Celery workers execute the steps: that of HOLDFAST_BROKER, or what the app was made with."""
+        return self._on_celery.broker_url
+
+    @property
     def celery(self) -> Any:
         """The Celery app whose workers execute the steps: `celery = app.celery` at the end of a module, and
         `celery -A module:celery worker` runs everything."""

@@ -31,6 +31,14 @@ class OnCelery:
         return self._attachment is not None or bool(self._broker_url)
 
     @property
+    def broker_url(self) -> str | None:
+        """Where its messages go; a Celery app that was given has a broker of its own."""
+        if self._attachment is None:
+            return self._broker_url
+        url = self._attachment.celery.conf.broker_url or None  # Celery takes several, too
+        return ";".join(url) if isinstance(url, list | tuple) else url
+
+    @property
     def _broker_url(self) -> str | None:
         return os.environ.get("HOLDFAST_BROKER") or self._broker
 

@@ -63,6 +63,26 @@ def test_config_shows_no_passwords(cli: Cli, tmp_path: Path) -> None:
             assert "secret" not in said.out
 
 
+def test_config_shows_the_broker(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broker(module: str = "cli_brokered", env: dict[str, str] | None = None) -> tuple[str, str]:
+        return sources(cli.bare("-A", module, "config", env=env).lines)["broker"]
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "cli_brokered.py").write_text(
+        "from holdfast import App\napp = App('brokered', broker='redis://:secret@a/0')\n"
+    )
+    (tmp_path / "cli_celery.py").write_text(
+        "from celery import Celery\nfrom holdfast import App\n"
+        "app = App('on-celery', celery=Celery('shop', broker='redis://b/0'))\n"
+    )
+    elsewhere = {"HOLDFAST_BROKER": "redis://:secret@c/0"}
+    assert broker() == ("redis://:***@a/0", "the app's code")
+    assert broker(env=elsewhere) == ("redis://:***@c/0", "environment HOLDFAST_BROKER")
+    assert broker("cli_celery", elsewhere) == ("redis://b/0", "the app's code")
+    assert broker("cli_shop", elsewhere) == ("redis://:***@c/0", "environment HOLDFAST_BROKER")
+    assert broker("cli_shop") == ("", "not set")
+
+
 def test_a_flag_beats_the_environment_which_beats_pyproject(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.holdfast]\napp = "cli_shop"\nstore = "p.db"\n')
     cli.bare("start", "add", "1", "--id", "in-pyproject")

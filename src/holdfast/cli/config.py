@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -26,11 +27,14 @@ def config(context: click.Context, as_json: bool) -> None:
         _setting(root, "store", "store"),
         _setting(root, "app-name", "app_name"),
     ]
+    broker = os.environ.get("HOLDFAST_BROKER")
+    origin = "environment HOLDFAST_BROKER" if broker else "not set"
+    settings.append({"name": "broker", "value": broker or None, "from": origin})
     of_worker = worker.make_context("worker", [], parent=root)
     settings += [_setting(of_worker, p.name.replace("_", "-"), p.name) for p in worker.params if p.name]
     problem = _fill_in_from_code(root, settings)
     for setting in settings:
-        if setting["name"] == "store" and setting["value"]:
+        if setting["name"] in ("store", "broker") and setting["value"]:
             setting["value"] = without_password(setting["value"])
     if as_json:
         print_json(settings)
@@ -70,11 +74,13 @@ def _fill_in_from_code(root: click.Context, settings: list[dict[str, Any]]) -> s
         return ""
     try:
         app = find_app(target)
-        build = app.build
+        build, broker = app.build, app.broker_url
     except Failure as error:
         return error.format_message()
     if by_name["store"]["value"] is None:
         by_name["store"] |= {"value": app.store_url, "from": "the app's code, or its name"}
+    if broker != by_name["broker"]["value"]:
+        by_name["broker"] |= {"value": broker, "from": "the app's code"}
     by_name["app-name"] |= {"value": app.name, "from": "the app's code"}
     if by_name["version"]["value"] is None:
         origin = "the app's code" if app.version is not None else "a digest of the code"
