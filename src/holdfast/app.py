@@ -28,7 +28,7 @@ from holdfast.codec import Codec
 from holdfast.codec.blobs import store_mark, sweep
 from holdfast.core.definitions import DEFAULT_QUEUE
 from holdfast.core.loop import running
-from holdfast.core.registry import add_app
+from holdfast.core.registry import add_app, refuse_while_importing
 from holdfast.definer import Definer
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
 from holdfast.on_celery import OnCelery
@@ -199,6 +199,7 @@ class App(Definer):
         return call
 
     def start_run(self, name: str, call: bytes, options: StartOptions) -> Run[Any]:
+        refuse_while_importing(f"a run of {name!r} is started")  # before a store is made for it
         return self.client.start(name, call, options)
 
     def get_run(self, run_id: str) -> Run[Any]:

@@ -159,6 +159,31 @@ def test_a_module_that_fails_is_named_with_its_line(cli: Cli, tmp_path: Path, mo
     assert "Traceback" in cli.bare("--debug", "-A", "cli_broken", "worker", code=2).err
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("with app.worker(): pass", "a worker is started"),
+        ("payday.start()", "a run of 'payday' is started"),
+        ("import asyncio; asyncio.run(payday.astart())", "a run of 'payday' is started"),
+        ("(payday.s() | payday.si()).start()", "a run of 'holdfast.chain' is started"),
+    ],
+)
+@pytest.mark.parametrize("command", [["runs", "list"], ["config"], ["worker"]])
+def test_a_module_that_works_when_it_is_imported_is_refused_with_its_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: str, command: list[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "cli_unguarded"  # an import that failed leaves no module behind
+    (tmp_path / f"{name}.py").write_text(
+        f"from holdfast import App\napp = App('bank')\n@app.workflow\ndef payday() -> None: ...\n{line}\n"
+    )
+    said = cli.bare("-A", name, *command, code=0 if command == ["config"] else 2)
+    assert f"{words} while a command imports {name!r}" in said.err
+    assert "put it under `if __name__ == '__main__':`" in said.err
+    assert f"{name}.py, line 5" in said.err
+    assert not (tmp_path / "bank.db").exists()
+
+
 def test_every_command_can_be_loaded_and_its_help_says_what_the_table_says(cli: Cli) -> None:
     for path in [[name] for name in COMMANDS] + [["runs", name] for name in RUNS] + [["db", name] for name in DB]:
         assert "Usage: holdfast" in cli.bare(*path, "--help").out

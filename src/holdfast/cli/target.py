@@ -22,8 +22,9 @@ from holdfast.api.handles import Run
 from holdfast.app import App, SystemClock
 from holdfast.cli.failures import Failure, Misuse, NotFound, Unreachable, command, usage
 from holdfast.cli.output import note
+from holdfast.core.registry import importing_for_a_command
 from holdfast.default_app import default_app
-from holdfast.errors import RunNotFoundError
+from holdfast.errors import HoldfastError, RunNotFoundError
 from holdfast.ports import RunQuery, RunRow, Store, WorkerKind, WorkerRow
 from holdfast.printing import without_password
 from holdfast.wiring import open_store
@@ -199,8 +200,11 @@ def _is_on_default_app(value: object) -> bool:
 def _import(module_name: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    if module_name in sys.modules:
+        return sys.modules[module_name]
     try:
-        return importlib.import_module(module_name)
+        with importing_for_a_command(module_name):
+            return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             usage(
@@ -217,6 +221,8 @@ def _import_failure(module_name: str, error: Exception) -> Failure:
     if context is not None and context.find_root().params.get("debug"):
         traceback.print_exception(error, file=sys.stderr)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
+    if isinstance(error, HoldfastError):  # the line that asked for it says more than the one that refused
+        frames = [frames[0], *(f for f in frames if f.name == "<module>")]
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames[1:] else ""
     what = f"{type(error).__name__}: {error}"
     return Misuse(f"importing {module_name!r} failed: {what}{where}; `holdfast --debug ...` shows the traceback")

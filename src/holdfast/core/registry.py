@@ -89,11 +89,20 @@ def find_app(name: str) -> DefinedApp | None:
 _importing = ""
 
 
-@contextlib.contextmanager
-def importing_for_steps(sources: str) -> Iterator[None]:
+def importing_for_steps(sources: str) -> contextlib.AbstractContextManager[None]:
     """Here a process that only executes steps imports what defines them."""
+    return _importing_by(f"a process for steps imports {sources}, which would do it in each such process again")
+
+
+def importing_for_a_command(module: str) -> contextlib.AbstractContextManager[None]:
+    """Here a command imports an app's code, perhaps only to look at its runs."""
+    return _importing_by(f"a command imports {module!r}, which would do it with each command again")
+
+
+@contextlib.contextmanager
+def _importing_by(whom: str) -> Iterator[None]:
     global _importing
-    _importing = sources
+    _importing = whom
     try:
         yield
     finally:
@@ -101,9 +110,7 @@ def importing_for_steps(sources: str) -> Iterator[None]:
 
 
 def refuse_while_importing(what: str) -> None:
-    """A script that starts something when it is imported would do so in each process for its steps, without end."""
+    """A script that starts something when it is imported would do so in each process for its steps, without end, and with
+    each command that only looks."""
     if _importing:
-        raise WrongContextError(
-            f"{what} while a process for steps imports {_importing}, which would do it in each such process again; put it "
-            "under `if __name__ == '__main__':`"
-        )
+        raise WrongContextError(f"{what} while {_importing}; put it under `if __name__ == '__main__':`")
