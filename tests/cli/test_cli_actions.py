@@ -38,7 +38,10 @@ def test_send_takes_a_key_and_text(cli: Cli) -> None:
 
 
 def test_a_payload_that_does_not_fit_is_refused(cli: Cli, asks: str) -> None:
-    assert "Approval" in cli("runs", "send", asks, "shop-approval", "maybe", code=2).err
+    assert "Approval has the fields ok" in cli("runs", "send", asks, "shop-approval", "maybe", code=2).err
+    said = cli("runs", "send", asks, "shop-approval", '{"yes": true}', code=2).err
+    assert "Approval needs 'ok', which isn't there" in said
+    assert "a default" not in said, "whoever sends it can't give the field one"
 
 
 def test_an_answer_that_the_run_does_not_wait_for_is_told_and_shown(cli: Cli) -> None:

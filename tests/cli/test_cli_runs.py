@@ -111,6 +111,15 @@ def test_show_names_the_hooks_that_are_open(cli: Cli) -> None:
     assert cli("runs", "show", "asks-1", "--json").json["hooks"] == [{"name": "shop-approval", "key": ""}]
 
 
+@pytest.mark.usefixtures("runs")
+def test_show_says_what_an_answer_consists_of(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.runs.on_terminal", lambda: True)
+    cli("start", "listens", "--id", "l1")
+    cli.wait_for("l1", "WAITING")
+    assert """runs send asks-1 shop-approval '{"ok": ...}'""" in cli("runs", "show", "asks-1").out
+    assert "runs send l1 word PAYLOAD --key k1" in cli("runs", "show", "l1").out
+
+
 def test_show_names_all_open_hooks_however_many_there_are(cli: Cli) -> None:
     cli("start", "polls", "7", "--id", "polls-1")
     cli.wait_for("polls-1", "WAITING")

@@ -143,7 +143,7 @@ def test_a_name_given_by_hand_is_written_and_the_old_ones_are_read() -> None:
     new.types.register(m.Frozen, "frozen-point", aliases=["Point", "Dot"])
     assert new.encode(m.Frozen(1)) == b'{"$":"frozen-point","v":{"a":1,"b":null}}'
     assert new.decode(b'{"$":"Dot","v":{"a":5}}') == m.Frozen(5)
-    with pytest.raises(DecodeError, match="Frozen needs 'a'"):
+    with pytest.raises(DecodeError, match=r"Frozen needs 'a', which isn't there; give the field a default$"):
         new.decode(old.encode(m.Point(1)))
 
 

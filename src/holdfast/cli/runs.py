@@ -32,6 +32,7 @@ from holdfast.cli.output import (
 from holdfast.cli.target import Target, one_run, open_target, run_ids
 from holdfast.cli.tree import print_tree
 from holdfast.codec.exceptions import own_frames
+from holdfast.codec.shapes import field_names
 from holdfast.ports import FINAL, RunRow, Status
 from holdfast.views.details import read_details, read_outcome
 from holdfast.views.filters import parse_filter
@@ -193,7 +194,7 @@ def _show_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line
         key = f" key {sent['key']!r}" if sent["key"] else ""
         add("kept", f"hook {sent['name']!r}{key}, sent but not asked for so far: {_text_of(sent['payload'])}", "yellow")
     lines += _step_lines(facts["steps"])
-    lines += _next_lines(row, facts)
+    lines += _next_lines(target, row, facts)
     return lines
 
 
@@ -262,10 +263,18 @@ def _state_of(step: dict[str, Any]) -> str:
     return str(step["child_status"] if step["child_status"] and step["ended_at"] is None else step["state"])
 
 
-def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
+def _next_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line]:
     """What can be done about it now, for those who look at a terminal."""
+    models = target.app.definitions.hook_models
     commands = [
-        command("runs", "send", row.id, hook["name"], "PAYLOAD", *(["--key", hook["key"]] if hook["key"] else []))
+        command(
+            "runs",
+            "send",
+            row.id,
+            hook["name"],
+            _payload_form(models.find(hook["name"])),
+            *(["--key", hook["key"]] if hook["key"] else []),
+        )
         for hook in facts["hooks"]
     ]
     if row.status in (Status.FAILURE, Status.CANCELLED):
@@ -277,6 +286,12 @@ def _next_lines(row: RunRow, facts: dict[str, Any]) -> list[Line]:
     if not commands or not on_terminal():
         return []
     return [[Styled("  next", "dim")], *([Styled("    "), Styled(text)] for text in commands)]
+
+
+def _payload_form(model: Any) -> str:
+    """What has to be put in the place of a payload, as far as its type says it."""
+    fields = ", ".join(f'"{name}": ...' for name in field_names(model))
+    return f"{{{fields}}}" if fields else "PAYLOAD"
 
 
 @click.command()

@@ -82,7 +82,7 @@ class Codec:
             convert = self._conformer.converter(hint)  # before reading, as it makes the hint's classes known
             return convert(self._load(data))
         except (Misfit, RecursionError) as exc:
-            raise DecodeError(explain(exc, "value")) from exc.__cause__
+            raise DecodeError(explain(exc, "value", recorded=True)) from exc.__cause__
 
     def decode_loosely(self, data: Data) -> Any:
         """`decode`, for those who look without the code: instances of classes that aren't known here are plain data."""
@@ -90,7 +90,7 @@ class Codec:
             value, tagged = self._read(data)
             return self._loose.untag(value) if tagged else value
         except (Misfit, RecursionError) as exc:
-            raise DecodeError(explain(exc, "value")) from exc.__cause__
+            raise DecodeError(explain(exc, "value", recorded=True)) from exc.__cause__
 
     def from_plain(self, data: Any, hint: Any = Any) -> Any:
         """JSON from outside, as bytes or as objects, as what `hint` asks for. Type tags mean nothing in it,
@@ -183,7 +183,7 @@ class Codec:
             return tuple(args), kwargs
         except (Misfit, RecursionError) as exc:
             what = "arguments" if of_step is None else f"the arguments of step {show(of_step)}"
-            raise DecodeError(explain(exc, what, root="")) from exc.__cause__
+            raise DecodeError(explain(exc, what, root="", recorded=True)) from exc.__cause__
 
     def join_list(self, values: Iterable[bytes]) -> bytes:
         """A list of values that are encoded already."""

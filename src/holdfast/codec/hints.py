@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.codec.paths import Misfit, key_step, name_of
-from holdfast.codec.shapes import Field, fields_of, is_pydantic, missing
+from holdfast.codec.shapes import Field, field_names, fields_of, is_pydantic, missing
 from holdfast.codec.types import TypeRegistry
 from holdfast.codec.values import ADDRESSES
 from holdfast.printing import show, text_of
@@ -378,7 +378,9 @@ class CallHints:
 
 def expected(hint: Any, value: object) -> Misfit:
     wanted = name_of(hint) if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
-    return Misfit(f"expected {wanted}, got {show(value)} of type {name_of(type(value))}")
+    fields = [] if isinstance(value, dict) else field_names(hint)
+    remedy = f"; {hint.__name__} has the fields {', '.join(fields)}" if fields else ""
+    return Misfit(f"expected {wanted}, got {show(value)} of type {name_of(type(value))}{remedy}")
 
 
 def _is_a(value: object, cls: Any) -> bool:

@@ -9,9 +9,10 @@ from holdfast.printing import show, show_error
 class Misfit(Exception):
     """Why a value can't pass. Never leaves the codec: `Codec` turns it into EncodeError or DecodeError."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, if_recorded: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.if_recorded = if_recorded  # what helps where the value can no longer be another one
         self.steps: list[str] = []  # innermost first
         self.holders: list[int] = []  # the ids of the containers passed, to tell a cycle from mere depth
         self.is_final = False  # no other form helps, wherever it is
@@ -35,9 +36,10 @@ class Misfit(Exception):
         return f"{what}: {place}: {self.reason}" if place not in ("", "$") else f"{what}: {self.reason}"
 
 
-def explain(exc: Exception, what: str, root: str = "$") -> str:
+def explain(exc: Exception, what: str, root: str = "$", *, recorded: bool = False) -> str:
     if isinstance(exc, Misfit):
-        return exc.text(what, root)
+        remedy = f"; {exc.if_recorded}" if recorded and exc.if_recorded else ""
+        return exc.text(what, root) + remedy
     # Whatever else is raised comes from the value's own code: from a tzinfo, a metaclass, a hash.
     return f"{what}: is nested too deeply" if isinstance(exc, RecursionError) else f"{what}: {show_error(exc)}"
 

@@ -13,6 +13,7 @@ import enum
 import functools
 import sys
 import types
+import typing
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
@@ -88,7 +89,21 @@ def fields_of(cls: Any) -> list[Field] | None:
 
 
 def missing(cls: type, name: str) -> Misfit:
-    return Misfit(f"{cls.__name__} needs {name!r}, which isn't there; give the field a default")
+    return Misfit(f"{cls.__name__} needs {name!r}, which isn't there", if_recorded="give the field a default")
+
+
+def field_names(cls: Any) -> list[str]:
+    """What data for a class of the kinds above consists of, as `__init__` calls it."""
+    if typing.is_typeddict(cls):
+        return list(cls.__annotations__)
+    if not isinstance(cls, type):
+        return []
+    if is_pydantic(cls):
+        fields = cls.model_fields.items()  # type: ignore[attr-defined]
+        return [field.alias or name for name, field in fields]
+    if issubclass(cls, msgspec.Struct):
+        return list(cls.__struct_encode_fields__)
+    return [field.key for field in fields_of(cls) or () if field.init]
 
 
 def _constant(value: Any) -> Callable[[Any], Any]:
