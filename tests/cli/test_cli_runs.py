@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import cli_shop
 import pytest
@@ -131,7 +132,9 @@ def test_show_names_all_open_hooks_however_many_there_are(cli: Cli) -> None:
 
 @pytest.mark.usefixtures("runs")
 def test_show_says_why_a_run_is_where_it_is(cli: Cli) -> None:
-    assert "WAITING  waiting for hook 'shop-approval', until " in cli("runs", "show", "asks-1").out
+    said = cli("runs", "show", "asks-1").out
+    assert "WAITING  waiting for hook 'shop-approval', until " in said
+    assert re.search(r"^  for +[0-9.]+m?s$", said, re.MULTILINE), said
     assert cli("runs", "show", "fails-1", "--json").json["why"]["text"] == "failed: ValueError: no boxes"
 
 

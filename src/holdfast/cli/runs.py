@@ -177,7 +177,7 @@ def _show_lines(target: Target, row: RunRow, facts: dict[str, Any]) -> list[Line
     add("created", _when(row.created_at, now))
     if row.started_at is not None:
         took = length((row.finished_at or now) - row.started_at)
-        add("took" if row.finished_at else "since", took + (f", attempt {row.attempt}" if row.attempt > 1 else ""))
+        add("took" if row.finished_at else "for", took + (f", attempt {row.attempt}" if row.attempt > 1 else ""))
     for name, key in (("parent", "parent_id"), ("fork of", "forked_from"), ("worker", "worker"), ("build", "build")):
         if facts[key]:
             add(name, str(facts[key]))
