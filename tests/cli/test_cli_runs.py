@@ -231,6 +231,8 @@ def test_an_app_that_is_not_the_only_one_has_to_be_named(cli: Cli) -> None:
     said = cli.without_code("runs", "list", code=2)
     assert "other, shop" in said.err
     assert len(cli.without_code("--app-name", "other", "runs", "list").lines) == 1
+    said = cli.without_code("--app-name", "othr", "runs", "list", code=3)
+    assert f"no app 'othr' in {cli.store}; there are other, shop" in said.err
 
 
 def test_a_list_says_why_runs_have_failed(cli: Cli) -> None:

@@ -133,19 +133,31 @@ def _choose(root: click.Context, needs_code: str = "") -> Target:
         usage(
             "which app? Say `holdfast -A MODULE ...` or `holdfast --store URL ...`; HOLDFAST_APP and HOLDFAST_STORE do too"
         )
-    app = App(name or _only_app(store), store)
+    app = App(_known_app(name, store) if name else _only_app(store), store)
     root.call_on_close(app.close)
     return Target(app, False)
 
 
-def _only_app(url: str) -> str:
+def _known_app(name: str, url: str) -> str:
+    """A name with a typo must not look like an app that has done nothing yet."""
+    names = _apps_in(url)
+    if names and name not in names:
+        raise NotFound(f"no app {name!r} in {without_password(url)}; there are {', '.join(names)}")
+    return name
+
+
+def _apps_in(url: str) -> list[str]:
     must_exist(url)
     store, notifier = open_store("", url, SystemClock())
     try:
-        names = store.apps()
+        return store.apps()
     finally:
         notifier.close()
         store.close()
+
+
+def _only_app(url: str) -> str:
+    names = _apps_in(url)
     if len(names) == 1:
         return names[0]
     shown = without_password(url)
