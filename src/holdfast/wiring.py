@@ -99,6 +99,9 @@ def _refuse_unknown(url: str) -> None:
             f"{scheme}://... is no store: this version knows SQLite files and PostgreSQL; give a path, sqlite:///path, "
             "':memory:' or postgresql://..."
         )
+    if url.startswith("sqlite://") and not url.startswith("sqlite:///"):
+        path = url.removeprefix("sqlite://")
+        raise StoreUnavailableError(f"{url}: a host would come after two slashes; say sqlite:///{path or 'path'}")
 
 
 @dataclass(frozen=True)

@@ -959,6 +959,11 @@ def test_a_store_that_is_not_there_yet_says_what_is(url: str) -> None:
     assert "secret" not in repr(app)
 
 
+def test_an_address_with_a_slash_too_few_is_told_so() -> None:
+    with pytest.raises(StoreUnavailableError, match=r"say sqlite:///orders\.db\?sync=normal$"):
+        App("shop", "sqlite://orders.db?sync=normal").runs()
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

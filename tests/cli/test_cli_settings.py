@@ -113,6 +113,8 @@ def test_without_any_the_apps_own_store_is_used(cli: Cli, tmp_path: Path) -> Non
         (["-A", "cli_shop", "--store", "x.db", "runs", "list"], 5, "holdfast -A cli_shop --store x.db worker"),
         (["-A", "cli_shop", "--store", ":memory:", "runs", "list"], 2, "use a file"),
         (["-A", "cli_shop", "--store", "mongodb://x", "runs", "list"], 5, "mongodb://x"),
+        (["-A", "cli_shop", "--store", "sqlite://x.db", "runs", "list"], 5, "say sqlite:///x.db"),
+        (["--store", "sqlite://x.db", "db", "status"], 5, "say sqlite:///x.db"),
         (["-A", "cli_shop", "--store", "no/such/folder.db", "start", "add", "1"], 5, "doesn't exist"),
         (["runs", "list", "-A", "cli_shop"], 2, "-A comes before the command"),
         (["runs", "lst"], 2, "known: list, show"),
