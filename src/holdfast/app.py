@@ -31,7 +31,7 @@ from holdfast.core.loop import running
 from holdfast.core.registry import add_app, refuse_while_importing
 from holdfast.definer import Definer
 from holdfast.errors import ArgumentError, DefinitionError, WrongContextError
-from holdfast.on_celery import OnCelery
+from holdfast.on_celery import OnCelery, not_of_celery
 from holdfast.ports import Notifier, Store
 from holdfast.printing import show, without_password
 from holdfast.registry import Registry
@@ -111,6 +111,13 @@ class App(Definer):
 
     def __repr__(self) -> str:
         return f"<App {self.name!r} on {without_password(self.store_url)}>"
+
+    if not TYPE_CHECKING:  # a type checker would take any name for one of an app's
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "user_options":  # `celery -A orders` takes whatever is called `app` there, and asks it for these
+                raise AttributeError(not_of_celery(self))
+            return super().__getattribute__(name)  # which says in its own words why there is none
 
     # -- parts
 

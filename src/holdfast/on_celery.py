@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,16 @@ class OnCelery:
         celery = self.attachment.celery
         names = {"" if name == celery.conf.task_default_queue else name for name in celery.amqp.queues.consume_from}
         return sorted(names)
+
+
+def not_of_celery(app: object) -> str:
+    """What to tell Celery's command, which has found an app of ours in a module."""
+    modules = [name for name, module in list(sys.modules.items()) if getattr(module, "__dict__", {}).get("app") is app]
+    module = modules[0] if modules else "MODULE"
+    return (
+        f"{app!r} is Holdfast's, and no Celery app; put `celery = app.celery` at the end of the module, and say "
+        f"`celery -A {module}:celery worker`"
+    )
 
 
 def _parts() -> Any:

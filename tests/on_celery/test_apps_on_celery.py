@@ -52,6 +52,27 @@ def test_an_app_of_ones_own_keeps_its_settings(tmp_path: Path) -> None:
     assert celery.conf.task_default_queue == "mine"
 
 
+def test_celerys_command_is_told_where_the_celery_app_is(tmp_path: Path) -> None:
+    (tmp_path / "orders.py").write_text(
+        "from holdfast import App\n"
+        f"app = App('orders', {str(tmp_path / 'orders.db')!r}, broker={NOWHERE!r})\n"
+        "celery = app.celery\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "orders", "worker"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].endswith("and say `celery -A orders:celery worker`")
+
+
+def test_an_app_has_no_attributes_but_its_own(tmp_path: Path) -> None:
+    app: Any = App("shop", str(tmp_path / "shop.db"))
+    assert not hasattr(app, "user_options")
+    with pytest.raises(AttributeError, match=r"^'App' object has no attribute 'stoer'$"):
+        _ = app.stoer
+
+
 @pytest.mark.parametrize("steps_are_there", [True, False])
 def test_settings_that_name_a_step_hold_wherever_they_are_made(tmp_path: Path, steps_are_there: bool) -> None:
     app = App("shop", str(tmp_path / "shop.db"), broker=NOWHERE)
