@@ -588,6 +588,9 @@ def test_code_that_is_not_deterministic_is_found_at_the_end_of_the_block(app: Ap
         with TestApp(app):
             flow.start().result()
     assert f"{__file__}:" in str(caught.value)
+    assert "keep the old one: name='one'. Otherwise the code decides by something that is not recorded" in str(
+        caught.value
+    )
 
 
 def test_arguments_that_change_on_replay_are_found_too(app: App) -> None:

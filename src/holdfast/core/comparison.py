@@ -107,7 +107,7 @@ class Comparison:
         self.divergence = NondeterminismError(
             f"the code of workflow {self._workflow!r} no longer fits the history of run {journal.info.run_id}: after event "
             f"{loop.cause} the history has {recorded}, the code asks for {asked}{where}. "
-            f"{hint}{advice(journal, unfit_input)}",
+            f"{hint}{advice(journal, unfit_input, bool(hint))}",
             recorded=recorded,
             asked=asked,
             line=line,

@@ -62,7 +62,7 @@ def renamed(there: Iterable[Recorded], asked: Iterable[Ask]) -> str:
     return ""
 
 
-def advice(journal: Journal, unfit_input: bool) -> str:
+def advice(journal: Journal, unfit_input: bool, may_be_renamed: bool = False) -> str:
     forked_from = journal.beginning.forked_from
     if unfit_input and forked_from:
         return "Give the fork an input that fits"
@@ -74,9 +74,10 @@ def advice(journal: Journal, unfit_input: bool) -> str:
             "both share: fork at an earlier event"
         )
     if journal.info.same_build:
+        # A build is known by its version, or by the modules of its workflows: a step of another may have a new name.
+        reason = "Otherwise the code" if may_be_renamed else "The code is of the build that made this history, so it"
         return (
-            "The code is of the build that made this history, so it decides by something that is not recorded: look for "
-            "random numbers, the clock, globals, the environment, the order of a set. Use wf.random(), wf.utc_now() or a "
-            "step, then resume the run"
+            f"{reason} decides by something that is not recorded: look for random numbers, the clock, globals, the "
+            "environment, the order of a set. Use wf.random(), wf.utc_now() or a step, then resume the run"
         )
     return "Deploy the code that made this history, or guard the change with wf.patched('...'), then resume the run"
