@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import io
 import socket
 from collections import Counter, defaultdict, namedtuple
 from decimal import Decimal
@@ -72,6 +73,8 @@ def test_an_unknown_class_is_refused_with_how_to_make_it_known(codec: Codec, val
         (type("T", (tuple,), {})(), "record tuple(value)"),
         (type("When", (dt.datetime,), {})(2020, 1, 1), "give data instead"),
         ((i for i in range(3)), "record list(value)"),
+        (io.BufferedReader(io.BytesIO()), "record its path, and open it in the step"),
+        (io.StringIO("x"), "record value.getvalue()"),
         (Handle(1), "give data instead"),
         (len, "give data instead"),
         (memoryview(b"x"), "give data instead"),

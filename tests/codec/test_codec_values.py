@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import sys
 from collections import OrderedDict, deque
@@ -264,3 +265,10 @@ def test_a_class_written_by_hand_comes_back() -> None:
     codec.types.register(Handle, encode=lambda handle: (handle.fd,), decode=lambda data: Handle(*data))
     assert codec.encode(Handle(3)) == b'{"$":"Handle","v":{"$":"tuple","v":[3]}}'
     assert codec.decode(codec.encode([Handle(3)])) == [Handle(3)]
+
+
+def test_whole_numbers_of_any_size_can_be_looked_at() -> None:
+    codec = Codec()
+    shown = codec.plain(codec.encode([2**70, 10**5_000, {10**5_000: 1}]))
+    assert shown == [2**70, hex(10**5_000), {hex(10**5_000): 1}]
+    assert json.loads(json.dumps(shown)) == shown

@@ -48,11 +48,21 @@ def _mapping(pairs: list[list[Any]]) -> Any:
     return plain
 
 
+def _whole(held: str) -> int | str:
+    """A number, or the digits that were recorded of one for which Python writes none."""
+    number = int(held, 0)
+    try:
+        str(number)
+    except ValueError:
+        return held
+    return number
+
+
 _MARKS = {"float": "<{}>", "bytes": "<bytes {}>", "bytearray": "<bytearray {}>"}
 _READERS: dict[str, Callable[[Any], Any]] = {
     "map": _mapping,
     "OrderedDict": _mapping,
-    "int": lambda held: int(held, 0),
+    "int": lambda held: _whole(held),
     "str": lambda held: held.encode("ascii").decode("unicode_escape").encode(errors="replace").decode(),
     "timedelta": lambda held: str(dt.timedelta(*held)),
     "complex": lambda held: f"{untagged(held[0])}+{untagged(held[1])}j",

@@ -11,6 +11,7 @@ Counter too: read back as its base it would be another thing.
 from __future__ import annotations
 
 import datetime as dt
+import io
 from base64 import b64decode, b64encode
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -252,6 +253,10 @@ def refusal(value: object, types: TypeRegistry | None = None) -> Misfit:
             "await it (in `def` code: wf.wait(...)), and record what it gives; a lambda can't await, so give the async "
             "function itself"
         )
+    elif isinstance(value, io.StringIO | io.BytesIO):
+        remedy = "record value.getvalue()"
+    elif isinstance(value, io.IOBase):
+        remedy = "record its path, and open it in the step that reads it"
     elif isinstance(value, Iterator):
         remedy = "record list(value)"
     for base in (str, bytes, int, float, dict, list, tuple, set):
