@@ -48,7 +48,7 @@ def test_either_all_are_started_or_none(app: App) -> None:
 
     with TestApp(app):
         count.options(id="b").start(5)
-        with pytest.raises(RunExistsError, match="run 'b' exists with another workflow or other arguments"):
+        with pytest.raises(RunExistsError, match="run 'b' exists with other arguments"):
             count.start_many([1, 2, 3], ids=["a", "b", "c"])
         assert [run.id for run in app.runs()] == ["b"]
         with pytest.raises(ArgumentError, match="number: expected int, got 'two'"):

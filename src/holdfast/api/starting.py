@@ -210,11 +210,11 @@ def _check_same(taken: RunRow, new: NewRun, options: StartOptions) -> None:
             run_id=taken.id,
         )
     if taken.fingerprint != new.fingerprint:
-        raise RunExistsError(
-            f"run {taken.id!r} exists with another workflow or other arguments (workflow {taken.workflow!r}); choose "
-            "another id, or give the same arguments",
-            run_id=taken.id,
-        )
+        if taken.workflow == new.workflow:
+            differs = "with other arguments; choose another id, or give the same arguments"
+        else:
+            differs = f"of another workflow, {taken.workflow!r} and not {new.workflow!r}; choose another id"
+        raise RunExistsError(f"run {taken.id!r} exists {differs}", run_id=taken.id)
 
 
 def _short(text: str) -> str:
