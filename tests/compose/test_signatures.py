@@ -228,6 +228,18 @@ def test_too_deep_a_nesting_is_refused() -> None:
         canvas.to_dict()
 
 
+@pytest.mark.parametrize(
+    "canvas",
+    [add.s(1, 2), add.map([1, 2]), chain(add.s(1, 2), add.s(3)), group(add.s(1, 2)), chord([add.s(1, 2)], total.s())],
+    ids=lambda canvas: type(canvas).__name__,
+)
+def test_what_has_no_results_yet_says_how_to_get_them(canvas: Any) -> None:
+    with pytest.raises(TypeError, match=r"says what to call, and has no results to iterate over: `await` it"):
+        list(canvas)
+    with pytest.raises(ArgumentError, match=r"the items of add: .*: give a list"):
+        add.map(canvas)
+
+
 def test_signatures_are_exported() -> None:
     assert isinstance(add.s(1, 2), Signature)
 

@@ -9,7 +9,7 @@ import abc
 import asyncio
 import copy
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 
@@ -172,6 +172,14 @@ class Canvas(abc.ABC):
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self.submit().__await__()
+
+    if not TYPE_CHECKING:  # a type checker would take it for a canvas that can be iterated
+
+        def __iter__(self) -> Iterator[Any]:
+            raise TypeError(
+                f"{self!r} says what to call, and has no results to iterate over: `await` it in a workflow (in `def` code: "
+                ".submit().result()), or .start() it, and iterate over what that gives"
+            )
 
     def _encoded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         canvas = self.clone(args, kwargs) if args or kwargs else self
@@ -561,7 +569,7 @@ class each(Canvas):
 
 
 def items_of(items: Any, name: str, star: bool) -> list[Any]:
-    if not isinstance(items, Iterable):
+    if not isinstance(items, Iterable) or isinstance(items, Canvas):
         raise ArgumentError(f"the items of {name}: {in_short(items)}: give a list")
     found = list(items)
     for item in found if star else ():
