@@ -143,7 +143,7 @@ class Workers:
                 modules.add(spec.name)
             else:
                 main_file = getattr(main, "__file__", None) or ""
-                if not main_file:
+                if not main_file or main_file.startswith("<"):  # typed in, or read from stdin
                     return None
         first = list(dict.fromkeys(wrappers))  # what surrounds the others may have to be there before them
         return {

@@ -31,7 +31,6 @@ from holdfast import (
     StepState,
     StepTimeoutError,
     UnknownNameError,
-    WrongContextError,
     sleep,
     this_step,
     wf,
@@ -806,7 +805,7 @@ def test_a_process_that_cannot_find_the_step_says_why(app: App) -> None:
     def local() -> None: ...
 
     with app.worker():
-        with pytest.raises(WrongContextError, match=r"made no app 'shop'; define app and steps at the top of a module"):
+        with pytest.raises(FatalError, match=r"made no app 'shop'; define app and steps at the top of a module"):
             local.start().result(timeout=20)
 
 

@@ -165,7 +165,7 @@ with open("imported", "a") as file:
 
 app = App("unguarded", "unguarded.db")
 
-@app.step(pool="process", max_retries=0)
+@app.step(pool="process")
 def work() -> int:
     return 1
 
@@ -193,9 +193,21 @@ def test_a_script_without_a_guard_is_told_so_and_starts_no_processes_without_end
     assert what in done.stdout, done.stderr
     assert "if __name__ == '__main__':" in done.stdout
     assert "unguarded.py" in done.stdout
-    assert len((tmp_path / "imported").read_text().split()) <= 4, "the script, and a process for each of its attempts"
+    assert "Traceback" not in done.stdout
+    assert len((tmp_path / "imported").read_text().split()) <= 3, "the script, and a process for each of its runs"
     for pid in (tmp_path / "imported").read_text().split():
         assert not is_running(int(pid))
+
+
+@pytest.mark.parametrize("how", ["-", "unguarded"])
+def test_a_program_that_no_process_can_import_is_told_so_at_once(tmp_path: Path, how: str) -> None:
+    (tmp_path / "unguarded").write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, how], cwd=tmp_path, input=UNGUARDED, capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout.startswith("FatalError "), done.stderr
+    assert ("put it into a file" if how == "-" else "in a file that ends in .py") in done.stdout
+    assert "failed for good at attempt 1:" in done.stderr
 
 
 def test_a_run_of_a_worker_that_was_ended_by_a_second_signal_goes_on(world: World) -> None:

@@ -48,7 +48,7 @@ def load(frame: dict[str, Any]) -> DefinedApp:
         importlib.import_module(module)
     app = find_app(frame["app"])
     if app is None:
-        raise LookupError(
+        raise WrongContextError(
             f"importing {_sources(frame)} made no app {frame['app']!r}; define app and steps at the top of a module"
         )
     if frame["store"]:
@@ -61,7 +61,9 @@ def _import_script(file: str) -> None:
     name = Path(file).stem
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} can't be imported")
+        raise WrongContextError(
+            f"{file} can't be imported; define app and steps in a module, in a file that ends in .py"
+        )
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
@@ -252,8 +254,11 @@ def main() -> None:
     try:
         with importing_for_steps(_sources(setup)):
             app = load(setup)
+    except WrongContextError as error:  # it has to be written in another way, and says how
+        channel.send({"problem": str(error), "is_final": True})
+        return
     except BaseException:  # told to the parent, which tells the user
-        channel.send({"problem": traceback.format_exc(limit=-3)})
+        channel.send({"problem": traceback.format_exc(limit=-3), "is_final": False})
         return
     channel.send({"ready": True})
     executing, codec = Executing(app, _sources(setup)), app.definitions.codec

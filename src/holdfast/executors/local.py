@@ -234,7 +234,7 @@ class LocalExecutor(Executor):
             return
         if execution.definition.options.pool == "process":
             if self.waiting.pop(execution.attempt.token, None) is not None:
-                execution.settle(self.runner.failed(execution, error))
+                execution.settle(self.runner.failed(execution, error.with_traceback(None)))  # of lines of ours alone
             return
         # It was to be kept apart only because it is suspected of something.
         logger.warning("step %r is not kept apart: %s", execution.attempt.step, error)

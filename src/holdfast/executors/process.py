@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import WrongContextError
+from holdfast.errors import FatalError, WrongContextError
 from holdfast.logs import levels
 from holdfast.ports import Attempt
 
@@ -98,7 +98,7 @@ class ProcessPool:
         if self._is_stopping:
             raise WrongContextError("this executor ends, and starts no more processes")
         if self._describe_app is None:
-            raise WrongContextError(
+            raise FatalError(
                 "pool='process' needs steps that another process can import, and this app is defined interactively; put it "
                 "into a file"
             )
@@ -174,7 +174,8 @@ class Process:
         if ready is None or "problem" in ready:
             late = f"it has not imported the app within {START_TIMEOUT:g} s" if self.is_alive() else "it ended at once"
             problem = ready["problem"] if ready else late
-            raise WrongContextError(f"a process for steps of app {name!r} could not start: {problem}")
+            kind = FatalError if ready and ready["is_final"] else WrongContextError
+            raise kind(f"a process for steps of app {name!r} could not start: {problem}")
         self._is_ready = True
 
     def is_alive(self) -> bool:
