@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from collections.abc import Iterator
@@ -44,6 +45,73 @@ def outcome(run: Run[Any]) -> BaseException:
 def printed(record: logging.LogRecord) -> str:
     assert record.exc_info
     return "".join(traceback.format_exception(*record.exc_info))
+
+
+def test_what_a_run_that_succeeds_has_not_waited_for_is_told_once(app: App, heard: Heard) -> None:
+    @app.step
+    def mail(to: int) -> None: ...
+
+    @app.workflow
+    async def pack() -> None:
+        await sleep("1d")
+
+    @app.workflow
+    async def order() -> str:
+        for to in range(2):
+            mail.submit(to)
+        pack.submit()
+        pack.options(on_parent_close="abandon").submit()
+        await pack.astart()
+        return "done"
+
+    with TestApp(app):
+        assert order.options(id="o-1").start().result() == "done"
+    assert heard.lines == [
+        (
+            "WARNING",
+            "run o-1 of 'order' returned before step 'mail' (2 times), child 'pack' had ended, which ends with it: await what "
+            ".submit() gives (in `def` code: .result()), or cancel it, before you return",
+        )
+    ]
+    assert heard.records[0].run_id == "o-1"
+
+
+def test_what_code_has_cancelled_itself_is_not_told(app: App, heard: Heard) -> None:
+    @app.step
+    async def fast() -> int:
+        return 1
+
+    @app.step
+    async def slow() -> int:
+        await asyncio.sleep(3600)
+        return 2
+
+    @app.workflow
+    async def race() -> int:
+        tasks = [asyncio.ensure_future(fast()), asyncio.ensure_future(slow())]
+        done, losers = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for loser in losers:
+            loser.cancel()
+        return done.pop().result()
+
+    @app.workflow
+    async def in_time() -> int:
+        try:
+            async with asyncio.timeout(1):
+                return await slow()
+        except TimeoutError:
+            return 0
+
+    @app.workflow
+    async def breaks() -> None:
+        slow.submit()
+        raise ValueError("no")
+
+    with app.worker():
+        assert race.start().result(timeout=30) == 1
+        assert in_time.start().result(timeout=30) == 0
+        outcome(breaks.start())
+    assert [line for level, line in heard.lines if level == "WARNING"] == []
 
 
 def test_an_attempt_that_is_tried_again_is_a_warning_and_the_last_one_an_error(app: App, heard: Heard) -> None:

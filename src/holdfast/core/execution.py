@@ -71,6 +71,7 @@ class Execution:
         self.outputs = Outputs(journal, comparison, codec)
         self.values = Values(journal, comparison)
         self.ended: ev.Event | None = None
+        self.left_behind: list[str] = []  # what a function that has returned did not wait for, in words
         self.blocked_by = ""
         self.on_background_error: Callable[[dict[str, Any]], None] = _nothing
 
@@ -417,6 +418,10 @@ class Execution:
     def _end(self, end: ev.Event, now: int) -> None:
         """What is still under way when the function has ended is cancelled with it."""
         self.loop.now = max(self.loop.now, now)
+        if isinstance(end, ev.RunCompleted):
+            children = [child for child in self.children.pending.values() if child.waited and not child.abandon]
+            self.left_behind = [f"step {step.name!r}" for step in self.steps.pending.values()]
+            self.left_behind += [f"child {child.name!r}" for child in children]
         for cmd in list(self.steps.pending):
             self.steps.cancel(cmd)
         for cmd, child in list(self.children.pending.items()):

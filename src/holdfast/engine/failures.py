@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ logger = logging.getLogger("holdfast.engine")
 
 OWN_FILES = str(Path(__file__).parent.parent)
 TEXT_LIMIT = 2_000
+NAMED = 5
 
 
 def error_text(error: Raw, codec: Codec) -> str:
@@ -86,6 +88,19 @@ def run_failed(row: RunRow, codec: Codec, event: ev.Event, attempts: int | None,
             _fields(row, "", row.attempt),
             _exc_info(None, event.error, codec),
         )
+
+
+def left_behind(row: RunRow, what: Sequence[str]) -> None:
+    """A run has succeeded, and what it had begun and not waited for was cancelled: nobody would see that otherwise."""
+    names = Counter(what)
+    shown = [name if count == 1 else f"{name} ({count} times)" for name, count in names.items()]
+    more = f" and {len(shown) - NAMED} more" if len(shown) > NAMED else ""
+    _tell(
+        logging.WARNING,
+        f"run {row.id} of {row.workflow!r} returned before {', '.join(shown[:NAMED])}{more} had ended, which ends with it: "
+        "await what .submit() gives (in `def` code: .result()), or cancel it, before you return",
+        _fields(row, "", row.attempt),
+    )
 
 
 def _attempt(attempt: int, attempts: int | None) -> str:

@@ -299,6 +299,9 @@ class RunCode:
         if isinstance(end, ev.ContinuedAsNew):
             self._continue_as_new(end, now)
         else:
+            assert self.execution is not None
+            if self.execution.left_behind:
+                failures.left_behind(self._row, self.execution.left_behind)
             self._state.end(end, now)
             self.evict()
 
