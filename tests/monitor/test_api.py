@@ -133,8 +133,8 @@ def _waiting(shop: App, count: int, reason: str) -> None:
 
 def test_a_hook_is_listed_however_many_newer_runs_wait(shop: App, client: httpx.Client) -> None:
     with shop.worker():
-        asks.options(id="a").start("ann")
-        until(lambda: client.get("/api/hooks").json()["hooks"])
+        run = asks.options(id="a").start("ann")
+        until(lambda: run.status == "WAITING")
     _waiting(shop, 2_500, "sleep")
     page = client.get("/api/hooks").json()
     assert ([hook["run_id"] for hook in page["hooks"]], page["after"]) == (["a"], None)
@@ -171,8 +171,8 @@ def test_a_workflow_has_all_of_its_runs_counted_up_to_a_bound(
 
 def test_hooks_come_in_pages_and_one_that_has_none_says_that_there_are_more(shop: App, client: httpx.Client) -> None:
     with shop.worker():
-        asks.options(id="a").start("ann")
-        until(lambda: client.get("/api/hooks").json()["hooks"])
+        run = asks.options(id="a").start("ann")
+        until(lambda: run.status == "WAITING")
     _waiting(shop, 250, "step 'a', step 'b', step 'c', step 'd', step 'e' and 1 more")
     first = client.get("/api/hooks").json()
     assert (first["hooks"], first["after"] is None) == ([], False)

@@ -58,10 +58,10 @@ class Source:
 
     def that_may_ask(self, after: int | None, limit: int) -> Sequence[RunRow]:
         """Runs that may wait for hooks, the newest first. One that runs may have a hook open beside what it does."""
-        waiting = self.store.runs(RunQuery(statuses=[Status.WAITING], reasons=MAY_ASK, after=after, limit=limit))
         running = self.store.runs(RunQuery(statuses=[Status.RUNNING], after=after, limit=limit))
-        # One that began to wait between the two is in both.
-        found = {row.no: row for row in (*waiting, *running)}
+        waiting = self.store.runs(RunQuery(statuses=[Status.WAITING], reasons=MAY_ASK, after=after, limit=limit))
+        # In this order: one that began to wait between the two is in both, and else would be in neither.
+        found = {row.no: row for row in (*running, *waiting)}
         return [found[no] for no in sorted(found, reverse=True)[:limit]]
 
     def find(self, run_id: str) -> RunRow | None:
