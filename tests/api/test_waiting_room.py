@@ -6,14 +6,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from waiting import wait_until
 
 from holdfast import App, RunFinishedError, RunNotFoundError, WaitTimeoutError, WrongContextError, hook, wf
-from holdfast.api import waiting_room
+from holdfast.api import results, waiting_room
 from holdfast.api.handles import Run
+from holdfast.api.reading import RunReader
 
 
 @pytest.fixture(params=["a file", "memory", "a server"])
@@ -128,6 +130,66 @@ def test_those_who_can_not_be_told_of_runs_are_told_why(
     run.send("go", "on")
     with app.worker():
         assert asyncio.run(run.aresult()) == "on"
+
+
+def test_a_thread_that_can_not_be_started_is_started_for_the_next(
+    app: App, waits: Callable[[], Run[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = waits()
+    run.send("go", "on")
+    wait_until(lambda: rooms() == 0, 20)  # of a test before this one
+    with app.worker():
+        assert run.result(timeout=20) == "on"
+        with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="can't start new thread"):
+            broken.setattr(
+                threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread"))
+            )
+            asyncio.run(run.aresult())
+        assert asyncio.run(run.aresult(timeout=20)) == "on"
+
+
+def test_a_result_that_is_there_needs_neither_a_watch_nor_a_thread_of_the_pool(
+    app: App, waits: Callable[[], Run[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = waits()
+    run.send("go", "on")
+    with app.worker():
+        run.result(timeout=20)
+    wait_until(lambda: rooms() == 0, 20)  # of a test before this one
+    told = threading.Event()
+    watch_many = app.notifier.watch_many
+    monkeypatch.setattr(app.notifier, "watch_many", lambda: told.wait(60) and watch_many())
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as pool:
+            loop.set_default_executor(pool)
+            busy = loop.run_in_executor(None, told.wait, 60)
+            found = await run.aresult(timeout=20)
+            told.set()
+            await busy
+        return found
+
+    assert asyncio.run(main()) == "on"
+
+
+def test_a_store_that_does_not_answer_lets_nobody_wait_for_longer_than_they_want(
+    app: App, waits: Callable[[], Run[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "AT_MOST_LATER", 0.05)
+    runs, answers = [waits() for _ in range(5)], threading.Event()
+    row = RunReader.row
+    monkeypatch.setattr(RunReader, "row", lambda self, run: answers.wait(60) and row(self, run))
+
+    async def main() -> list[str | BaseException]:
+        waiting = [run.aresult(timeout="100ms") for run in runs]
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        answers.set()
+        return found
+
+    for error in asyncio.run(main()):
+        assert isinstance(error, WaitTimeoutError)
+        assert "in a state that its store can't be asked for now after 100ms" in str(error)
 
 
 def test_a_handle_that_is_awaited_in_workflow_code_is_refused(app: App, waits: Callable[[], Run[str]]) -> None:

@@ -111,11 +111,45 @@ def test_changed_arguments_unfit_input_and_unknown_names_are_told(check: Check) 
     assert "known: " in said.out
 
 
-def test_what_would_fail_is_told_with_the_line(check: Check) -> None:
+def test_what_would_be_raised_is_told_with_the_line(check: Check) -> None:
     said = check(FULFIL + REMIND.replace('    await sleep("30d")', '    await slep("30d")'), exit=1)
     assert "BAD  remind  later" in said.out
-    assert "it would fail: NameError: name 'slep' is not defined at " in said.out
+    assert "its code would raise NameError: name 'slep' is not defined at " in said.out
     assert "in remind" in said.out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("raise SystemExit(3)", "its code would raise"),
+        ("return object()", "can't be recorded"),
+        ('hook("never")', "never awaited"),
+        ("await __import__('asyncio').get_running_loop().create_future()", "waits for nothing that can happen"),
+        ("open('file', 'w')", "would be stuck: workflow code opens a file"),
+        ("while True: pass", "would be stuck: workflow code has not yielded for 2 s"),
+    ],
+)
+def test_what_a_worker_would_not_take_is_told(check: Check, line: str, said: str) -> None:
+    assert said in check(FULFIL + REMIND.replace('await sleep("30d")', line), exit=1).out
+
+
+def test_code_that_goes_another_way_from_here_on_fits(check: Check) -> None:
+    for line in ("return", 'wf.continue_as_new("d")', 'await hook("another")', "check_address(order)"):
+        assert check(FULFIL + REMIND.replace('await sleep("30d")', line)).err.endswith("all go on\n")
+
+
+def test_a_run_between_two_attempts_fits(cli: Cli, tmp_path: Path) -> None:
+    app = App("retried", cli.store)
+
+    @app.workflow(max_retries=1, retry_delay="1h")
+    async def fails() -> None:
+        raise ValueError("no")
+
+    with app.worker():
+        run = fails.start()
+        eventually(lambda: run.status == "RETRY")
+    assert [each.error for each in replay_open_runs(app)] == [None]
+    app.close()
 
 
 def test_a_program_can_check_too(check: Check, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

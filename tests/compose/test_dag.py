@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from holdfast import (
     App,
@@ -165,6 +168,49 @@ def test_a_compensation_that_a_lambda_gives_to_be_awaited_is_awaited(app: App) -
     with pytest.raises(SagaFailed, match="Compensated: pay"):
         asyncio.run(saga({}))
     assert refunded == ["p1", "p1"]
+
+
+def test_what_a_lambda_awaits_is_cancelled_with_its_step(app: App) -> None:
+    """Else it would go on beside the next attempt, and after the end of all."""
+    ends: list[str] = []
+
+    async def charge(order: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ends.append(order)
+            raise
+
+    dag = Dag("late", app=app)
+    dag.add_step("charge", lambda order: charge(order), timeout="100ms", max_retries=1, retry_delay="10ms")
+    begun = threading.Event()
+    other = Dag("cancelled", app=app).add_step("charge", lambda order: begun.set() or charge(order))
+    with app.worker():
+        with pytest.raises(DagFailed, match="took longer than its timeout"):
+            dag.start({"order": "late"}).result(timeout=20)
+        run = other.start({"order": "cancelled"})
+        assert begun.wait(20)
+        run.cancel()
+        with pytest.raises(RunCancelledError):
+            run.result(timeout=20)
+        wait_until(lambda: sorted(ends) == ["cancelled", "late", "late"], 20)
+
+
+class Shop:
+    async def _paid(self, order: str) -> str:
+        return f"{order} is paid"
+
+    def charge(self, order: str) -> Any:
+        return self._paid(order)
+
+
+def test_methods_and_partial_functions_are_awaited_too(app: App) -> None:
+    dag = Dag("methods", app=app)
+    dag.add_step("method", Shop().charge)
+    dag.add_step("partial", functools.partial(lambda extra, order: Shop().charge(order + extra), "!"))
+    with TestApp(app):
+        found = dag.start({"order": "o"}).result()
+    assert (found["method"], found["partial"]) == ("o is paid", "o! is paid")
 
 
 def test_large_values_are_recorded_once(app: App) -> None:

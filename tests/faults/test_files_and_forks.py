@@ -245,6 +245,15 @@ if child:
     world.stop(worker)
 
 
+def test_a_program_that_ends_while_others_might_still_wait_leaves_no_bell(world: World) -> None:
+    worker = world.worker()
+    world.until(lambda: len(litter(world)) == 2)
+    code = "import asyncio, effects; assert asyncio.run(effects.sequence.start(2).aresult(timeout=20)) == 1"
+    assert world.python("-c", code).wait(20) == 0, world.log()
+    assert len(litter(world)) == 2
+    world.stop(worker)
+
+
 def test_children_of_multiprocessing_leave_no_bells(world: World) -> None:
     """They end without what is done at exit."""
     world.worker()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from holdfast.api.reading import RunReader, Which
 from holdfast.api.requests import Ask, RequestDefinition, check_request, encode_request
 from holdfast.api.results import Awaited, Waiter
 from holdfast.api.starting import Starter
+from holdfast.blocking import run_blocking
 from holdfast.core.context import current_step
 from holdfast.core.registry import Definitions
 from holdfast.durations import Duration
@@ -71,7 +71,7 @@ class Asker:
         *,
         plain: bool = False,
     ) -> Any:
-        asked = await asyncio.to_thread(self._asked, run, request, payload, id, timeout)
+        asked = await run_blocking(lambda given_up: self._asked(run, request, payload, id, timeout))
         return await self.aanswer(asked, plain=plain)
 
     def answer(self, asked: Asked, *, plain: bool = False) -> Any:
@@ -83,7 +83,7 @@ class Asker:
         found: bytes | None = None
         if asked.published is None:
             found = await self.waiter.wait_async(asked.awaited)
-        return await asyncio.to_thread(self._read, asked, found, plain)
+        return await run_blocking(lambda given_up: self._read(asked, found, plain))
 
     def start_and_ask(self, name: str, call: bytes, options: StartOptions, ask: Ask[Any]) -> tuple[Which, Asked]:
         """Start a run with a question in its inbox, in one commit; if the run is there already it is asked."""

@@ -39,6 +39,8 @@ T = TypeVar("T")
 WARN_AFTER = 2.0  # seconds without a worker that could go on
 TAKES_LONGER = 0.001  # seconds in which no run is over: it isn't looked at before that
 STREAMED_AT_ONCE = 1_000
+AT_MOST_LATER = 1.0
+"""Seconds after its time is over at which a coroutine gives up, though the store doesn't answer whoever looks for it."""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,12 @@ class Waiter:
     async def aresult(self, run: Which, timeout: Duration | None, *, propagate: bool = True) -> Any:
         __tracebackhide__ = True
         row = await self.wait_async(self._end(run, timeout))
-        return await asyncio.to_thread(self._outcome, row, propagate)
+
+        def give(given_up: threading.Event) -> Any:
+            __tracebackhide__ = True
+            return self._outcome(row, propagate)
+
+        return await run_blocking(give)
 
     def _end(self, run: Which, timeout: Duration | None) -> Awaited[RunRow]:
         def late(state: str, passed: str, lacks: str) -> str:
@@ -110,7 +117,7 @@ class Waiter:
 
     async def adata(self, run: Which, key: str, timeout: Duration | None) -> Any:
         found = await self.wait_async(self._published(run, key, timeout))
-        return await asyncio.to_thread(self.definitions.codec.decode, found)
+        return await run_blocking(lambda given_up: self.definitions.codec.decode(found))
 
     def _published(self, run: Which, key: str, timeout: Duration | None) -> Awaited[bytes]:
         check_text("key", key)
@@ -155,7 +162,8 @@ class Waiter:
         over = False
         while not over:
             rows, over = await self.wait_async(self._streamed(run, after))
-            for item in await asyncio.to_thread(list, map(self.reader.entries.streamed, rows)):
+            items = map(self.reader.entries.streamed, rows)
+            for item in await run_blocking(lambda given_up, items=items: list(items)):  # type: ignore[misc]
                 after = item.number
                 yield item
 
@@ -196,9 +204,17 @@ class Waiter:
         """The same for async code."""
         __tracebackhide__ = True
         _refuse_in_workflow(awaited.run)
-        if self.notifier.can_watch_many:
-            return await self.room.wait(awaited.run.id, self._looks(awaited))  # type: ignore[no-any-return]
-        return await run_blocking(lambda given_up: self.wait(awaited, given_up))
+        if not self.notifier.can_watch_many:
+            return await run_blocking(lambda given_up: self.wait(awaited, given_up))
+        limit = awaited.limit
+        try:
+            async with asyncio.timeout(None if limit is None else limit / 1_000_000 + AT_MOST_LATER) as guard:
+                return await self.room.wait(awaited.run.id, self._looks(awaited))  # type: ignore[no-any-return]
+        except TimeoutError:
+            if not guard.expired():
+                raise
+        late = awaited.late("in a state that its store can't be asked for now", in_words(limit or 0), "")
+        raise WaitTimeoutError(late, run_id=awaited.run.id)
 
     def _looks(self, awaited: Awaited[T]) -> Generator[float, None, T]:
         """Looks, and tells after how many seconds it wants to look again, until there is something."""

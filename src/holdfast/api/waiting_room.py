@@ -23,6 +23,8 @@ A_LOOK_EACH = 0.002
 """Seconds for each who waits, after which all have looked: with very many of them it takes longer than that."""
 STAYS = 2.0
 """Seconds for which the thread stays when nobody waits."""
+A_WHILE = 0.1
+"""Seconds after which it looks who has come meanwhile, although nobody has woken it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,28 +76,28 @@ class WaitingRoom:
         if self._pid != os.getpid():
             self._reset()  # the thread is the parent's
         with self._lock:
+            if not self._is_open:
+                threading.Thread(target=self._stay_open, name="holdfast-wait", daemon=True).start()
+                self._is_open = True
             self._arrived.append(guest)
             if self._watches is not None:
                 self._watches.wake()
-            if not self._is_open:
-                self._is_open = True
-                threading.Thread(target=self._stay_open, name="holdfast-wait", daemon=True).start()
 
     # -- the thread
 
     def _stay_open(self) -> None:
-        service = None
+        service = _Service()
         try:
+            service.look_first(self._next_guests(False) or [])
             with contextlib.closing(self._notifier.watch_many()) as watches:
                 with self._lock:
                     self._watches = watches
-                service = _Service(watches)
-                service.serve(self._next_guests)
+                service.serve(watches, self._next_guests)
         except BaseException as error:  # whatever it is, it is theirs who wait
             with self._lock:
                 left, self._arrived = self._arrived, []
                 self._is_open, self._watches = False, None
-            for guest in left if service is None else [*service.guests(), *left]:
+            for guest in [*service.guests(), *left]:
                 guest.settle(guest.done.set_exception, error)
 
     def _next_guests(self, may_close: bool) -> list[_Guest] | None:
@@ -111,14 +113,21 @@ class WaitingRoom:
 class _Service:
     """What the thread knows of those who wait."""
 
-    def __init__(self, watches: Watches) -> None:
-        self._watches = watches
+    def __init__(self) -> None:
+        self._watches: Watches | None = None
         self._guests: dict[str, list[_Guest]] = {}
         self._count = 0
         self._agenda: list[tuple[float, int, _Guest]] = []
         self._numbers = itertools.count()
 
-    def serve(self, next_guests: Callable[[bool], list[_Guest] | None]) -> None:
+    def look_first(self, arrived: list[_Guest]) -> None:
+        """What is there already needs no watch, which may take a while to be made."""
+        self._let_in(arrived)
+
+    def serve(self, watches: Watches, next_guests: Callable[[bool], list[_Guest] | None]) -> None:
+        self._watches = watches
+        watches.add(set(self._guests))
+        self._go_on(self.guests())
         close_at = time.monotonic() + STAYS
         while True:
             now = time.monotonic()
@@ -128,8 +137,9 @@ class _Service:
             if arrived is None:
                 return
             self._let_in(arrived)
-            now = time.monotonic()
-            rung = self._watches.wait(max(0.0, (self._agenda[0][0] if self._agenda else close_at) - now))
+            # Who comes wakes this thread, but that is a hint, too.
+            until = self._agenda[0][0] - time.monotonic() if self._agenda else A_WHILE
+            rung = watches.wait(max(0.0, until))
             self._go_on(guest for run_id in rung for guest in list(self._guests.get(run_id, ())))
             self._go_on(self._due(time.monotonic()))
 
@@ -141,7 +151,8 @@ class _Service:
             for guest in arrived:
                 self._guests.setdefault(guest.run_id, []).append(guest)
             self._count += len(arrived)
-            self._watches.add({guest.run_id for guest in arrived})
+            if self._watches is not None:
+                self._watches.add({guest.run_id for guest in arrived})
             self._go_on(arrived)
 
     def _due(self, now: float) -> Iterator[_Guest]:
@@ -174,4 +185,5 @@ class _Service:
         guest.due = 0.0
         if not others:
             del self._guests[guest.run_id]
-            self._watches.drop(guest.run_id)
+            if self._watches is not None:
+                self._watches.drop(guest.run_id)

@@ -11,8 +11,7 @@ import click
 from holdfast.cli.failures import RUN_FAILED
 from holdfast.cli.output import Line, Styled, json_option, note, print_json, print_lines
 from holdfast.cli.target import open_target
-from holdfast.core.source_lines import lines_of_error
-from holdfast.errors import NondeterminismError, UnknownNameError, in_words
+from holdfast.errors import NondeterminismError, RunStuckError, UnknownNameError, in_words
 from holdfast.testing.replaying import Replayed, replay_open_runs
 
 _ARGUMENTS = re.compile(r"\{.*?\}(?= at |, | |\.|$)")  # as a NondeterminismError shows them
@@ -28,7 +27,7 @@ NAMED = 3
 def check(context: click.Context, workflow: str | None, limit: int | None, as_json: bool) -> None:
     """Replay every open run with this code, and say which would not go on. For before a deploy: the store may be the one
     that is in use. Workflow code is executed up to where each run is, no step is, and nothing is written. Exit code 1 if
-    a run would be set aside or fail."""
+    a run would be set aside, or its code would raise."""
     target = open_target(context, needs_code="to replay runs with it")
     replayed = list(replay_open_runs(target.app, workflow=workflow, limit=limit))
     unfit = list(_alike(replayed))
@@ -56,10 +55,9 @@ def _alike(replayed: Iterable[Replayed]) -> Iterator[list[Replayed]]:
 def _said(run: Replayed) -> str:
     assert run.error is not None
     text = in_words(run.error)
-    if isinstance(run.error, NondeterminismError | UnknownNameError):
+    if isinstance(run.error, NondeterminismError | UnknownNameError | RunStuckError):
         return text
-    lines = lines_of_error(run.error)
-    return f"it would fail: {text}" + (f" at {lines[-1]}" if lines else "")
+    return f"its code would raise {text}" + (f" at {run.line}" if run.line else "")
 
 
 def _facts(runs: list[Replayed]) -> dict[str, Any]:

@@ -4,8 +4,7 @@ made of named steps over one context."""
 from __future__ import annotations
 
 import abc
-import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -153,7 +152,7 @@ class Composition(AsyncWorkflow[..., Context], abc.ABC):
         args, kwargs = self._handlers[key].plain_arguments(context)
         function = self._functions[key]
         found = function(*args, **kwargs)
-        return await found if inspect.isawaitable(found) else found
+        return await found if isinstance(found, Coroutine) else found
 
 
 class StepValues:

@@ -7,11 +7,12 @@ are recorded: large ones are recorded once, as somebody's result, and referred t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from msgspec import Raw
@@ -21,6 +22,7 @@ from holdfast.api.options import NO_OPTIONS, StartOptions, step_options
 from holdfast.api.owner import Owner
 from holdfast.api.signatures import Canvas
 from holdfast.codec import Codec, refer_to
+from holdfast.core.context import StepContext, current_step
 from holdfast.core.definitions import WorkflowDefinition
 from holdfast.core.execution import Execution
 from holdfast.core.loop import Future
@@ -217,24 +219,39 @@ def find(home: Owner, name: str, is_workflow: bool) -> Handler:
 
 
 def awaiting(function: Any) -> Any:
-    """The function, or if it is a plain one that may give something to be awaited (`lambda ctx: charge(ctx["order"])`), one
-    that awaits it: on a loop for this attempt, as a plain step has a thread of its own. Called directly in async code it
-    leaves that to whoever calls."""
-    if not isinstance(function, FunctionType) or inspect.iscoroutinefunction(function):
+    """The function, or if it is a plain one that may give a coroutine (`lambda ctx: charge(ctx["order"])`), one that awaits
+    it: on a loop for this attempt, as a plain step has a thread of its own. Called directly in async code it leaves that
+    to whoever calls."""
+    if not isinstance(function, FunctionType | MethodType | functools.partial) or inspect.iscoroutinefunction(function):
         return function
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         found = function(*args, **kwargs)
-        if not inspect.isawaitable(found) or asyncio._get_running_loop() is not None:
+        if not isinstance(found, Coroutine) or asyncio._get_running_loop() is not None:
             return found
-        return asyncio.run(_await(found))
+        return asyncio.run(_await(found, current_step.get()))
 
     return call
 
 
-async def _await(found: Awaitable[Any]) -> Any:
-    return await found
+async def _await(found: Coroutine[Any, Any, Any], step: StepContext | None) -> Any:
+    """What it gives. A step that times out or is cancelled meanwhile cancels it."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    if step is None or step.kill is not None or task is None:
+        return await found
+
+    def interrupt() -> None:
+        with contextlib.suppress(RuntimeError):  # it has just ended
+            loop.call_soon_threadsafe(task.cancel)
+
+    step.kill = interrupt
+    try:
+        if step.cancelled:  # before that
+            task.cancel()
+        return await found
+    finally:
+        step.kill = None
 
 
 def is_async(function: Any) -> bool:

@@ -64,6 +64,7 @@ class StepContext:
         "data",
         "emitted",
         "handed_over",
+        "kill",
         "started",
         "surroundings",
         "transaction",
@@ -81,6 +82,7 @@ class StepContext:
         self.emitted: list[tuple[str, str, bytes]] = []
         self.checkpoint: bytes | None = attempt.checkpoint
         self.cancelled = False
+        self.kill: Callable[[], None] | None = None  # interrupts its code, if that can be interrupted
         self.handed_over = False
         self.children: dict[str, int] = {}
         self.transaction: StepTransaction | None = None

@@ -247,7 +247,7 @@ class LocalExecutor(Executor):
 class Execution(LoggedContext):
     """One attempt under way. Whoever settles it first wins; what comes later is dropped."""
 
-    __slots__ = ("_executor", "_last_sign", "_time_is_over", "definition", "due", "kill", "loop", "task")
+    __slots__ = ("_executor", "_last_sign", "_time_is_over", "definition", "due", "loop", "task")
 
     def __init__(self, executor: LocalExecutor, attempt: Attempt, definition: StepDefinition) -> None:
         super().__init__(attempt, executor.codec, executor.report, executor.keep_logs)
@@ -255,7 +255,6 @@ class Execution(LoggedContext):
         self.definition = definition
         self.task: asyncio.Task[Any] | None = None
         self.loop: StepLoop | None = None
-        self.kill: Callable[[], None] | None = None
         self.due = NEVER
 
     # -- from its beginning to its end

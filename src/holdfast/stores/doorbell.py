@@ -105,8 +105,10 @@ class Doorbell(Notifier):
         self._next_forgetting = 0.0
         self._recent: OrderedDict[str, int] = OrderedDict()
         self._spare: list[Bell] = []
+        self._lent: list[Bell] = []
         self._known: tuple[float, list[str]] = (0.0, [])
         weakref.finalize(self, _take_down_all, self._spare)
+        weakref.finalize(self, _take_down_all, self._lent)  # to threads that end with the process
         gate.attend(self)
 
     # -- forks
@@ -120,6 +122,7 @@ class Doorbell(Notifier):
             if inherited is not None:
                 inherited.close()
         _take_down_all(self._spare)
+        self._lent.clear()
         self._out = self._in = self._thread = None
         self._lock = threading.Lock()
         self._watchers.clear()
@@ -146,6 +149,11 @@ class Doorbell(Notifier):
 
     def borrow(self) -> Bell:
         """A bell for somebody who waits."""
+        bell = self._take_spare() or self.hang()
+        self._lent.append(bell)
+        return bell
+
+    def _take_spare(self) -> Bell | None:
         with contextlib.suppress(IndexError):
             while True:
                 bell = self._spare.pop()
@@ -153,10 +161,12 @@ class Doorbell(Notifier):
                     bell.drain()
                     return bell
                 bell.take_down()
-        return self.hang()
+        return None
 
     def give_back(self, bell: Bell) -> None:
         """Keep it for the next who waits, unless it could be left behind: children of multiprocessing end all of a sudden."""
+        with contextlib.suppress(ValueError):
+            self._lent.remove(bell)
         if len(self._spare) >= _SPARE or not bell.is_ours() or _is_child_of_multiprocessing():
             bell.take_down()
             return
@@ -239,7 +249,7 @@ class Doorbell(Notifier):
             }
 
     def _ring_watcher(self, name: str, run_ids: Iterable[str]) -> None:
-        for message in _messages(b"ring", run_ids):
+        for message, _ in _messages(b"ring", run_ids):
             self._send(name, message)
 
     # -- anybody's side
@@ -249,7 +259,7 @@ class Doorbell(Notifier):
         self._tell_workers(b"ring\0" + topic.encode(), everyone, "" if topic in FOR_ALL else kind)
 
     def tell(self, owner: str, runs: Sequence[int]) -> None:
-        for message in _messages(b"told\0" + owner.encode(), map(str, runs)):
+        for message, _ in _messages(b"told\0" + owner.encode(), map(str, runs)):
             self.tell_engines(message)
 
     def tell_engines(self, data: bytes) -> bool:
@@ -339,8 +349,8 @@ class _SocketWatch(Watches):
         self._untold.pop(run_id, None)
 
     def wake(self) -> None:
-        if self._bell is not None:
-            self._doorbell.wake(self._bell)
+        if (bell := self._bell) is not None:
+            self._doorbell.wake(bell)
 
     def _ask_for(self, run_ids: Iterable[str]) -> None:
         """Rings for what is announced from now on: the clock is one for all processes."""
@@ -354,15 +364,18 @@ class _SocketWatch(Watches):
             return
         since = min(self._untold.values())
         head = b"\0".join((b"watch", os.fsencode(self._bell.name), str(since).encode()))
-        if all([self._doorbell.tell_engines(message) for message in _messages(head, self._untold)]):
-            self._untold.clear()
+        for message, run_ids in _messages(head, list(self._untold)):
+            if not self._doorbell.tell_engines(message):
+                return
+            for run_id in run_ids:
+                del self._untold[run_id]
 
     def wait(self, timeout: float) -> Collection[str]:
         if time.monotonic() >= self._renew_at:
             self._renew()
         self._tell()
         # While there is no engine yet, or it has not heard of this, nobody will ring.
-        timeout = max(min(timeout, 0.05) if self._untold else timeout, 0.001)
+        timeout = max(min(timeout, 0.05) if self._untold or self._bell is None else timeout, 0.001)
         if self._bell is None:
             time.sleep(timeout)
             return ()
@@ -378,9 +391,10 @@ class _SocketWatch(Watches):
         """Tell everybody again, with another bell if this one can't be rung any more."""
         self._renew_at = time.monotonic() + _RENEWED
         self._ask_for(self._runs)
-        if self._bell is not None and not self._bell.can_be_rung():
-            self._bell.take_down()
+        bell = self._bell
+        if bell is not None and not bell.can_be_rung():
             self._bell = None
+            self._doorbell.give_back(bell)
         if self._bell is None:
             self._take_bell()
 
@@ -400,18 +414,20 @@ class _SocketWatch(Watches):
             self._doorbell.give_back(self._bell)
 
 
-def _messages(head: bytes, words: Iterable[str]) -> Iterator[bytes]:
-    """As few messages as hold all these words."""
+def _messages(head: bytes, words: Iterable[str]) -> Iterator[tuple[bytes, list[str]]]:
+    """As few messages as hold all these words, each with its own."""
+    told: list[str] = []
     parts, size = [head], len(head)
     for word in words:
         part = word.encode(errors="replace")
-        if len(parts) > 1 and size + 1 + len(part) > _AT_ONCE:
-            yield b"\0".join(parts)
-            parts, size = [head], len(head)
+        if told and size + 1 + len(part) > _AT_ONCE:
+            yield b"\0".join(parts), told
+            told, parts, size = [], [head], len(head)
+        told.append(word)
         parts.append(part)
         size += 1 + len(part)
-    if len(parts) > 1:
-        yield b"\0".join(parts)
+    if told:
+        yield b"\0".join(parts), told
 
 
 def _take_down_all(bells: list[Bell]) -> None:

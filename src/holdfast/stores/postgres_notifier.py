@@ -43,18 +43,23 @@ class PostgresNotifier(Notifier):
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._wanted: set[str] = set()  # to which of those who are told something this one belongs
-        self._name = secrets.token_hex(4)
-        self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._line: Line | None = None
         self._times = 0
+        self._is_closed = threading.Event()
+        self._reset()
+
+    def _reset(self) -> None:
+        """Nobody listens here."""
+        self._pid = os.getpid()
+        self._name = secrets.token_hex(4)
+        self._wanted: set[str] = set()  # to which of those who are told something this one belongs
+        self._lock = threading.Lock()
         self._on_ring: OnRing | None = None
         self._on_told: OnTold | None = None
         self._watches: dict[str, set[_Watch]] = {}
         self._is_listening = threading.Event()
         self._has_listened = False
-        self._is_closed = threading.Event()
         self._listener: threading.Thread | None = None
 
     # -- telling
@@ -103,6 +108,7 @@ class PostgresNotifier(Notifier):
     # -- hearing
 
     def listen(self, topics: Collection[Topic], on_ring: OnRing, on_told: OnTold) -> str:
+        self._leave_parent()
         self._on_ring, self._on_told = on_ring, on_told
         self._start_listening(EXECUTORS if Topic.ATTEMPTS in topics else ENGINES)
         return channel_of(self._database.schema, ENGINES)
@@ -113,8 +119,13 @@ class PostgresNotifier(Notifier):
         return watch
 
     def watch_many(self) -> Watches:
+        self._leave_parent()
         self._start_listening(PROGRAMS)
         return _Watch(self._watches, self._lock)
+
+    def _leave_parent(self) -> None:
+        if self._pid != os.getpid():  # the thread that listens is the parent's
+            self._reset()
 
     def _start_listening(self, whom: str) -> None:
         with self._lock:
