@@ -135,8 +135,9 @@ class PostgresNotifier(Notifier):
             if self._database.shares_sessions:
                 self._is_listening.set()  # whoever waits looks once a second
             elif self._listener is None:
-                self._listener = threading.Thread(target=self._keep_listening, name="holdfast-listen", daemon=True)
-                self._listener.start()
+                listener = threading.Thread(target=self._keep_listening, name="holdfast-listen", daemon=True)
+                listener.start()
+                self._listener = listener  # begun: whoever closes this meanwhile waits for its end
         self._is_listening.wait(LISTENING_WITHIN)
 
     def _keep_listening(self) -> None:
