@@ -25,6 +25,7 @@ from holdfast import (
     SagaFailed,
     StepState,
     UnknownNameError,
+    WaitTimeoutError,
     hook,
     sleep,
     this_step,
@@ -726,3 +727,25 @@ def test_what_pytest_shows_of_a_failed_run_is_the_users_own(tmp_path: Path) -> N
     assert shown.count("no such order") >= 2
     inside = [line for line in shown.splitlines() if re.search(r"holdfast/(api|blocking|testing)\S*:\d+: ", line)]
     assert inside == []
+
+
+def test_who_does_not_want_to_wait_lets_no_time_pass(app: App) -> None:
+    @app.workflow
+    async def asks() -> str:
+        answer: str = await hook("approval", timeout="2d")
+        return answer
+
+    with TestApp(app) as world:
+        begun = world.now
+        run = asks.start()
+        world.settle()
+        world.notifier.watch = lambda run_id: pytest.fail("nobody waits")  # type: ignore[method-assign]
+        for _ in range(3):
+            with pytest.raises(WaitTimeoutError):
+                run.result(timeout=0)
+            with pytest.raises(WaitTimeoutError):
+                asyncio.run(run.aresult(timeout=0))
+        del world.notifier.watch
+        assert world.now == begun
+        run.send("approval", "yes")
+        assert run.result() == "yes"

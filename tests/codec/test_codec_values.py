@@ -161,7 +161,7 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 values = st.recursive(scalars, containers, max_leaves=12)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(values)
 def test_every_value_comes_back_exactly(value: Any) -> None:
     assert_survives(value)

@@ -62,8 +62,15 @@ if {killed}: os.kill(os.getpid(), 9)
 """
 
 
-@pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize(
+    ("killed", "hard"),
+    [
+        (False, False),
+        (True, True),
+        pytest.param(False, True, marks=pytest.mark.torture),
+        pytest.param(True, False, marks=pytest.mark.torture),
+    ],
+)
 def test_a_daemon_loses_nothing_and_breaks_nothing(world: World, killed: bool, hard: bool) -> None:
     run_script(world, DAEMON.format(killed=killed, hard=hard))
     world.until(lambda: (world.folder / "up").exists())

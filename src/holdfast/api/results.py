@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -185,19 +186,16 @@ class Waiter:
         __tracebackhide__ = True
         run = awaited.run
         _refuse_in_workflow(run)
-        if time.monotonic() - run.made >= TAKES_LONGER:
-            found = awaited.look(self.reader.row(run))
-            if found is not None:
-                return found
         looks = self._looks(awaited)
-        watch = self.notifier.watch(run.id)
         try:
-            while given_up is None or not given_up.is_set():
-                watch.wait(min(LOOK, next(looks)))
+            # Who doesn't want to wait needs no watch, nor does who wants what is there.
+            if awaited.limit == 0 or time.monotonic() - run.made >= TAKES_LONGER:
+                next(looks)
+            with closing(self.notifier.watch(run.id)) as watch:
+                while given_up is None or not given_up.is_set():
+                    watch.wait(min(LOOK, next(looks)))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        finally:
-            watch.close()
         raise WaitTimeoutError(f"run {run.id} is not waited for any more", run_id=run.id)
 
     async def wait_async(self, awaited: Awaited[T]) -> T:
