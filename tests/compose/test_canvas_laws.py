@@ -20,7 +20,7 @@ from holdfast.api.signatures import Canvas, Signature, each
 from holdfast.compose import canvas as machinery
 from holdfast.core import events as ev
 
-EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "60"))
 laws = settings(
     max_examples=EXAMPLES, derandomize=True, deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

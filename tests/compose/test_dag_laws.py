@@ -23,7 +23,7 @@ from holdfast.core import events as ev
 from holdfast.core.definitions import StepDefinition
 from holdfast.views.steps import steps_of
 
-EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "60"))
 laws = settings(
     max_examples=EXAMPLES, derandomize=True, deadline=None, database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],

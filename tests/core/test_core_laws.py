@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from holdfast.core import events as ev
 from holdfast.core.forking import fork
 
-EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "60"))
 laws = settings(
     max_examples=EXAMPLES,
     derandomize=True,

@@ -18,7 +18,7 @@ from telemetry_streams import NOW, disturbed, fed, known, simulate
 from holdfast.telemetry import ClusterState, in_order, order_key
 
 laws = settings(
-    max_examples=int(os.environ.get("HOLDFAST_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("HOLDFAST_EXAMPLES", "60")),
     derandomize=True,
     deadline=None,
     database=None,
