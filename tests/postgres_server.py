@@ -109,10 +109,22 @@ def shared_server(place: Path) -> str:
     return shared(place, "postgres", __file__)
 
 
+def _memory() -> str | None:
+    """A folder in memory, if there is one with room from which programs can be executed: a schema is made three times as
+    fast there."""
+    place = "/dev/shm"
+    with contextlib.suppress(OSError):
+        state = os.statvfs(place)
+        has_room = state.f_bavail * state.f_frsize > 2 << 30
+        if has_room and not state.f_flag & os.ST_NOEXEC and os.access(place, os.W_OK | os.X_OK):
+            return place
+    return None
+
+
 @contextlib.contextmanager
 def own_server(options: Mapping[str, str] | None = None) -> Iterator[Server]:
     """A server to be stopped and restarted, with settings other than those of tests if `options` say so."""
-    server = Server(Path(tempfile.mkdtemp(prefix="hf-pg-")), options)
+    server = Server(Path(tempfile.mkdtemp(prefix="hf-pg-", dir=_memory())), options)
     try:
         server.make()
         server.start()
