@@ -99,7 +99,8 @@ class World:
         return (self.folder / "log").read_text(errors="replace")
 
     def ledger(self, step: str = "", run: str = "") -> list[Entry]:
-        entries = [Entry(line) for line in self.ledger_file.read_text().splitlines()]
+        written, _, _ = self.ledger_file.read_text().rpartition("\n")  # the last line may just be written
+        entries = [Entry(line) for line in written.splitlines()]
         return [e for e in entries if (not step or e.step == step) and (not run or e.run == run)]
 
     def open_gate(self, name: str) -> None:
