@@ -48,34 +48,8 @@ class Asker:
     waiter: Waiter
     starter: Starter
 
-    def ask(
-        self,
-        run: Which,
-        request: RequestDefinition[Any, Any] | str,
-        payload: object,
-        id: str | None,
-        timeout: Duration | None,
-        *,
-        plain: bool = False,
-    ) -> Any:
-        """Ask a run and wait for its answer; what it has published answers at once. A `plain` answer is JSON data."""
-        return self.answer(self._asked(run, request, payload, id, timeout), plain=plain)
-
-    async def aask(
-        self,
-        run: Which,
-        request: RequestDefinition[Any, Any] | str,
-        payload: object,
-        id: str | None,
-        timeout: Duration | None,
-        *,
-        plain: bool = False,
-    ) -> Any:
-        asked = await run_blocking(lambda given_up: self._asked(run, request, payload, id, timeout))
-        return await self.aanswer(asked, plain=plain)
-
     def answer(self, asked: Asked, *, plain: bool = False) -> Any:
-        """Wait for the answer of a run that was asked."""
+        """Wait for the answer of a run that was asked. A `plain` one is JSON data."""
         found = self.waiter.wait(asked.awaited) if asked.published is None else None
         return self._read(asked, found, plain)
 
@@ -94,7 +68,7 @@ class Asker:
         run = self.starter.start(name, call, replace(options, id=run_id), [message])
         return run, self._awaiting(run, ask.request.name, message.request, limit, definition)
 
-    def _asked(
+    def asked(
         self,
         run: Which,
         request: RequestDefinition[Any, Any] | str,
@@ -102,6 +76,7 @@ class Asker:
         id: str | None,
         timeout: Duration | None,
     ) -> Asked:
+        """Ask a run, unless what it has published answers at once. What it gives is waited for with `answer`."""
         limit = check_request(request, id, timeout)
         definition, message = self._question(run, request, payload, id)
         name = _name_of(request)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from holdfast.api.checks import check_number
 from holdfast.api.reading import Which
 from holdfast.api.requests import RequestDefinition
-from holdfast.blocking import twin
+from holdfast.blocking import run_blocking, twin
 from holdfast.durations import Duration
 from holdfast.engine.records import correlation_of
 from holdfast.errors import RunNotFoundError
@@ -202,7 +202,8 @@ class Run(Generic[R]):
         """Ask the run something and wait for its answer. RequestRefusedError if it refuses, WaitTimeoutError if it takes
         too long, RunFinishedError if it ends without an answer. The same `id` again is the same request: it is asked once,
         and gets the same answer. In a step the id is made from the step, so that a retry asks the same."""
-        return self._client.asker.ask(self._which, request, payload, id, timeout)
+        asker = self._client.asker
+        return asker.answer(asker.asked(self._which, request, payload, id, timeout))
 
     def wait_data(self, key: str, timeout: Duration | None = None) -> Any:
         """What the workflow has kept under `key` with `wf.set_data`, as soon as it has; WaitTimeoutError if that takes too
@@ -283,7 +284,9 @@ class Run(Generic[R]):
         timeout: Duration | None = None,
     ) -> Any:
         """`ask` for async code."""
-        return await self._client.asker.aask(self._which, request, payload, id, timeout)
+        asker = self._client.asker
+        asked = await run_blocking(lambda given_up: asker.asked(self._which, request, payload, id, timeout))
+        return await asker.aanswer(asked)
 
     async def await_data(self, key: str, timeout: Duration | None = None) -> Any:
         """`wait_data` for async code."""

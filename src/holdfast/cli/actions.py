@@ -191,7 +191,9 @@ def ask(
     row = target.find(run)
     given = None if payload is None else value_of(payload)
     try:
-        answer = target.app.client.asker.ask(Which(row.id, row.no), name, given, request_id, timeout, plain=True)
+        asker = target.app.client.asker
+        asked = asker.asked(Which(row.id, row.no), name, given, request_id, timeout)
+        answer = asker.answer(asked, plain=True)
     except WaitTimeoutError as error:
         raise Conflict(str(error)) from None
     if as_json:

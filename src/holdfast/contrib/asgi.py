@@ -19,6 +19,7 @@ from holdfast.api.checks import check_id, duration_of
 from holdfast.api.reading import Which
 from holdfast.api.requests import RequestDefinition
 from holdfast.app import App
+from holdfast.blocking import run_blocking
 from holdfast.durations import Duration
 from holdfast.errors import (
     ArgumentError,
@@ -132,7 +133,9 @@ def requests(
             check_id(key, "Idempotency-Key")
         payload = await call.payload()
         try:
-            answer = await app.client.asker.aask(Which(run_id), names[name], payload, key, timeout, plain=True)
+            asker, run = app.client.asker, Which(run_id)
+            asked = await run_blocking(lambda given_up: asker.asked(run, names[name], payload, key, timeout))
+            answer = await asker.aanswer(asked, plain=True)
         except WaitTimeoutError as error:
             return 504, {"error": printable(str(error))}
         except RequestRefusedError as refusal:
